@@ -1,0 +1,1 @@
+"""Leaf room: has a person said yes to exactly this? Tickets, their uses, and the desk that settles them."""

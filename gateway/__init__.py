@@ -1,0 +1,1 @@
+"""The house: a governed corridor between MCP clients and unmodified MCP servers."""

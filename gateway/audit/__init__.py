@@ -1,0 +1,1 @@
+"""Where records become durable: one port, one sink per technology."""

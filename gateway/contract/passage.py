@@ -1,0 +1,181 @@
+"""The values that walk the corridor, and the one record that collects them.
+
+Every fact is a frozen dataclass made by exactly one room. `Passage` is the only mutable object: the pipeline makes
+one per request, each room's fact is filled in once, `record.py` projects it into the audit record, then it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from approvals.ticket import Claimed, Held
+from gateway.contract.refusals import Refused
+from policies.verdict import Verdict
+
+RequestId = str | int
+"""A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A fronted MCP server, as the corridor needs to know it; made from configuration alone.
+
+    `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
+    document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists.
+    """
+
+    name: str
+    path: str
+    resource: str
+    metadata_url: str
+    environment: str = ""
+    issuers: frozenset[str] = frozenset()
+    scopes: tuple[str, ...] = ()
+    allowed_origins: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An immutable snapshot of the request head, taken before anything else runs (requirements G1).
+
+    `headers` holds (lower-cased name, raw value with surrounding optional whitespace trimmed) in order of arrival.
+    A trailer, a middleware or a `Connection` list changes nothing of it.
+    """
+
+    server: Server
+    http_method: str
+    path: str
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of the header `name` (lower case), one per line that was sent."""
+        return [value for key, value in self.headers if key == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls, from verified claims only. `expires_at` is the token's `exp` (seconds since the epoch)."""
+
+    issuer: str
+    subject: str
+    client_id: str = ""
+    tenant: str = ""
+    scopes: frozenset[str] = frozenset()
+    claims: Mapping[str, Any] = field(default_factory=dict)
+    expires_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One JSON-RPC message with exactly one reading.
+
+    `raw` are the bytes that were judged and that are forwarded unless the gateway must change the body. `id` is
+    `None` only for a notification. `meta` is `params._meta` (empty where it is absent; judged after the headers).
+    """
+
+    raw: bytes
+    id: RequestId | None
+    method: str
+    params: Mapping[str, Any]
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked for: the envelope after headers, versions and methods agreed.
+
+    `kind` is `tool`, `prompt`, `resource`, `list`, `discover`, `completion`, `subscription` or `extension`.
+    `name` is the tool's or prompt's name or the resource's URI, else `None`. `arguments` is `params.arguments`, and
+    for methods without that member the remaining params (without `_meta`, `name`, `uri`, `requestState`).
+    `extra_meta` are the `_meta` keys that are not the protocol's own (a gated call binds them).
+    """
+
+    envelope: Envelope
+    kind: str
+    method: str
+    name: str | None
+    arguments: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    request_state: str | None = None
+    input_responses: Mapping[str, Any] | None = None
+    extra_meta: Mapping[str, Any] = field(default_factory=dict)
+    param_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form."""
+
+    name: str
+    digest: str
+    annotations: Mapping[str, Any]
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Proof that a call passed every room. Only `contract.admission.admit` makes one (tests/house proves it).
+
+    `body` and `headers` are exactly what goes upstream, but for the server's own credentials and framing.
+    """
+
+    decision_id: str
+    server: Server
+    call: Call
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    use: Claimed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What leaves by either door: a whole body, or chunks that are relayed as they come."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes = b""
+    chunks: AsyncIterator[bytes] | None = None
+    close: bool = False
+
+
+class Arrival(Protocol):
+    """A request at the door. The body is read, under limits, only once the caller is known."""
+
+    server: Server | None
+
+    def receive(self) -> Received:
+        """The head's snapshot. Raises `Refused` for framing, path, method, Host and Origin, in this order."""
+        ...
+
+    async def body(self) -> bytes:
+        """Media types, then the whole body within size and time. Raises `Refused`."""
+        ...
+
+
+@dataclass(slots=True)
+class Passage:
+    """The record of one request's walk. Times are seconds: `time` since the epoch, `began` monotonic."""
+
+    decision_id: str
+    time: float
+    began: float
+    server: Server | None = None
+    received: Received | None = None
+    identity: Identity | None = None
+    envelope: Envelope | None = None
+    call: Call | None = None
+    tool: Tool | None = None
+    verdict: Verdict | None = None
+    settled: Claimed | Held | None = None
+    admitted: Admitted | None = None
+    refused: Refused | None = None
+    replica: str = ""
+    status: int = 0
+    code: int = 0
+    outcome: str = ""
+    result_digest: bytes = b""
+    latency_s: float = 0.0
+    trace_id: str = ""

@@ -1,0 +1,1 @@
+"""Demo servers, a development issuer and the guided tour; loopback only, never in production."""

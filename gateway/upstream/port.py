@@ -1,0 +1,80 @@
+"""The port to a fronted server: only what was admitted and recorded is forwarded, and only once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from gateway.contract.passage import Admitted, Server
+
+
+class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, told apart by its subclasses
+    """The server behind did not answer acceptably. `sent` is False only if provably not one byte of the request left."""
+
+    def __init__(self, detail: str, *, sent: bool, replica: str = "") -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.sent = sent
+        self.replica = replica
+
+
+class UpstreamUnreachable(UpstreamFault):
+    """No replica took the connection, or it broke before an answer's head."""
+
+
+class UpstreamTimeout(UpstreamFault):
+    """The deadline passed before the answer's head, or between two pieces of it."""
+
+
+class UpstreamInvalid(UpstreamFault):
+    """An answer came that is not one: status, media type, coding, framing, size."""
+
+
+class Answer(Protocol):
+    """A server's answer whose head has been read and accepted: status 200 or 202, JSON or SSE, or a JSON-RPC error."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def streaming(self) -> bool:
+        """True for `text/event-stream`, False for `application/json` (or an empty 202)."""
+        ...
+
+    @property
+    def replica(self) -> str:
+        """The URL of the replica that answered, as configured."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, never decoded; raises `UpstreamFault` subclasses. Bounded buffering."""
+        ...
+
+    async def close(self) -> None:
+        """Abort the request at once if it still runs (the server sees the connection close). Safe to call twice."""
+        ...
+
+
+class Upstream(Protocol):
+    """All fronted servers behind one port."""
+
+    async def forward(self, admitted: Admitted) -> Answer:
+        """Send what was admitted to one healthy replica of its server; return when the answer's head is here.
+
+        A replica that refuses the connection is passed over and the next is tried only while not one byte was
+        sent. No redirects, no decompression, no cookies, no retries after a byte. Raises `UpstreamFault` subclasses.
+        """
+        ...
+
+    async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The house's own question (`tools/list`, `server/discover`, ...) with its own credentials -> `result`.
+
+        Only for methods that change nothing. Raises `UpstreamFault` subclasses, a JSON-RPC error included.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the pools."""
+        ...

@@ -1,0 +1,37 @@
+"""The port: one question, one verdict. Adapters: `embedded.py` (regorus in child processes), `opa.py`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from policies.verdict import Verdict
+
+
+class Policy(Protocol):
+    """An engine that can be asked. Every decision uses exactly one revision of the bundle, named in the verdict."""
+
+    @property
+    def revision(self) -> str:
+        """The revision of the bundle that would judge now (`.manifest`), `""` while there is none."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether a bundle is loaded and the engine answers."""
+        ...
+
+    async def start(self) -> None:
+        """Load the bundle and be able to judge. Raises `PolicyUnavailable` naming the file where the bundle is bad."""
+        ...
+
+    async def judge(self, question: bytes) -> Verdict:
+        """The input document as JSON text -> the verdict of `data.mcp.authz.decision`.
+
+        Never blocks the event loop, never takes longer than the engine's deadline (default 500 ms).
+        Raises `PolicyUnavailable` for everything but a well-formed verdict.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop judging and free what is held."""
+        ...
