@@ -21,7 +21,7 @@ class Policy(Protocol):
         ...
 
     async def start(self) -> None:
-        """Load the bundle and be able to judge. Raises `PolicyUnavailable` naming the file where the bundle is bad."""
+        """Load the bundle and be able to judge. Raises `PolicyUnavailable` naming the bad file."""
         ...
 
     async def judge(self, question: bytes) -> Verdict:

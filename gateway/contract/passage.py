@@ -1,7 +1,7 @@
 """The values that walk the corridor, and the one record that collects them.
 
-Every fact is a frozen dataclass made by exactly one room. `Passage` is the only mutable object: the pipeline makes
-one per request, each room's fact is filled in once, `record.py` projects it into the audit record, then it is dropped.
+Every fact is a frozen dataclass made by exactly one room. `Passage` is the only mutable object: the pipeline
+makes one per request, each room's fact is filled in once, `record.py` projects it into the audit record.
 """
 
 from __future__ import annotations

@@ -51,9 +51,7 @@ class Refusal(Enum):
     TOKEN_MISSING = Row(401, 40101, "A bearer token is required.", challenge="")
     TOKEN_INVALID = Row(401, 40102, "The bearer token was not accepted.", challenge="invalid_token")
     KEYS_UNAVAILABLE = Row(503, 50301, "The issuer's keys are not available; try again.", retry_after_s=5)
-    ACCEPT_UNSUPPORTED = Row(
-        406, INVALID_REQUEST, "Accept must admit application/json and text/event-stream."
-    )
+    ACCEPT_UNSUPPORTED = Row(406, INVALID_REQUEST, "Accept must admit application/json and text/event-stream.")
     CONTENT_UNSUPPORTED = Row(
         415, INVALID_REQUEST, "The body must be application/json in UTF-8, without a content coding."
     )
@@ -79,9 +77,7 @@ class Refusal(Enum):
         403, 40303, "A person must approve this call first; repeat the identical call once it is approved."
     )
     APPROVAL_REFUSED = Row(403, 40304, "This call is not approved and can't be run.")
-    APPROVALS_UNAVAILABLE = Row(
-        503, 50303, "The approval store is not available; try again.", retry_after_s=5
-    )
+    APPROVALS_UNAVAILABLE = Row(503, 50303, "The approval store is not available; try again.", retry_after_s=5)
     IDEMPOTENCY_CONFLICT = Row(409, 40901, "The idempotency key was used for another request.")
     AUDIT_UNAVAILABLE = Row(
         503, 50304, "The audit record could not be written, so nothing was done; try again.", retry_after_s=5

@@ -9,7 +9,7 @@ from gateway.contract.passage import Admitted, Server
 
 
 class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, told apart by its subclasses
-    """The server behind did not answer acceptably. `sent` is False only if provably not one byte of the request left."""
+    """The server behind gave no acceptable answer. `sent` is False only if provably not one byte of the request left."""
 
     def __init__(self, detail: str, *, sent: bool, replica: str = "") -> None:
         super().__init__(detail)
@@ -31,7 +31,7 @@ class UpstreamInvalid(UpstreamFault):
 
 
 class Answer(Protocol):
-    """A server's answer whose head has been read and accepted: status 200 or 202, JSON or SSE, or a JSON-RPC error."""
+    """A server's answer whose head was read and accepted: status 200 or 202, JSON or SSE, or a JSON-RPC error."""
 
     @property
     def status(self) -> int:
