@@ -1,0 +1,347 @@
+"""Frozen settings, one group per room; read by `app.py` and `cli.py` only.
+
+A YAML file, overridden by the environment (`OSTIARY_` prefix, `__` between levels). Unknown and doubled keys, unsafe
+combinations and missing secrets refuse to start, and the error names the setting. Relative paths are taken from
+the configuration file's folder, so that every command sees the same files wherever it is run.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA")
+RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
+
+
+class ConfigError(Exception):
+    """The configuration can't be used; the text names each setting and what is wrong with it."""
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether `host` (a name or an address literal) can only be this machine."""
+    if host is None:
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _split_http_url(url: str) -> tuple[str, str]:
+    """An absolute http(s) URL without user information, fragment or query -> (scheme, host)."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("must be an absolute http:// or https:// URL")
+    if parts.username is not None or parts.fragment or parts.query or "?" in url or "#" in url:
+        raise ValueError("must carry neither user information, query nor fragment")
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError("has no valid port") from error
+    return parts.scheme, parts.hostname
+
+
+def _https_or_loopback(url: str) -> str:
+    scheme, host = _split_http_url(url)
+    if scheme != "https" and not is_loopback(host):
+        raise ValueError("must be https:// (plain http:// is accepted on loopback only)")
+    return url
+
+
+def _http_url(url: str) -> str:
+    _split_http_url(url)
+    return url
+
+
+def _origin(value: str) -> str:
+    parts = urlsplit(value)
+    if value == "*" or not parts.scheme or not parts.netloc or parts.path or parts.query or parts.fragment:
+        raise ValueError("must be an origin as a browser sends it: scheme://host[:port], never *")
+    return value
+
+
+def _asymmetric(name: str) -> str:
+    if name not in ASYMMETRIC:
+        raise ValueError(f"only asymmetric algorithms are accepted: {', '.join(ASYMMETRIC)}")
+    return name
+
+
+def _endpoint_path(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/") or "//" in path or "%" in path or "?" in path or "#" in path:
+        raise ValueError("must start with /, end without one, and hold no %, ? or #")
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise ValueError("must hold no dot segment")
+    if any(path == reserved or path.startswith(reserved + "/") for reserved in RESERVED_PATHS):
+        raise ValueError(f"must not lie under {', '.join(RESERVED_PATHS)}")
+    return path
+
+
+SecureUrl = Annotated[str, AfterValidator(_https_or_loopback)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Origin = Annotated[str, AfterValidator(_origin)]
+Algorithm = Annotated[str, AfterValidator(_asymmetric)]
+ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+
+
+class Group(BaseModel):
+    """A room's settings: frozen, and strict about keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Listen(Group):
+    """An address to listen on. Port 0 lets the system choose; the log says which."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+
+
+class Admin(Group):
+    """The operators' listener: /livez, /readyz, /metrics. It checks no Host and no token: keep it private."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9090
+
+
+class Issuer(Group):
+    """An OAuth authorization server whose tokens are accepted."""
+
+    issuer: SecureUrl
+    jwks_uri: SecureUrl | None = None
+    jwks_file: Path | None = None
+    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("ES256", "RS256")
+    token_types: tuple[str, ...] = ("at+jwt",)
+    tenant_claim: str = ""
+    groups_claim: str = "groups"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.jwks_uri and self.jwks_file:
+            raise ValueError("jwks_uri and jwks_file exclude each other")
+        return self
+
+
+class Identity(Group):
+    """Whose tokens are believed, and what their scopes imply."""
+
+    issuers: Annotated[tuple[Issuer, ...], Field(min_length=1)]
+    leeway_s: Annotated[float, Field(ge=0, le=60)] = 30.0
+    scope_implies: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _unique(self) -> Self:
+        names = [issuer.issuer for issuer in self.issuers]
+        if len(names) != len(set(names)):
+            raise ValueError("an issuer is configured twice")
+        return self
+
+
+class Credentials(Group):
+    """The gateway's own credential towards a server: a header whose value is in the environment."""
+
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")] = "Authorization"
+    value_env: str
+
+
+class ServerSettings(Group):
+    """A fronted MCP server."""
+
+    path: EndpointPath
+    resource: HttpUrl | None = None
+    environment: str = ""
+    issuers: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    replicas: Annotated[tuple[HttpUrl, ...], Field(min_length=1)]
+    allowed_origins: tuple[Origin, ...] = ()
+    credentials: Credentials | None = None
+    methods: tuple[str, ...] = ()
+
+
+class PolicySettings(Group):
+    """The engine that judges, and its bundle."""
+
+    engine: Literal["embedded"] = "embedded"
+    path: Path
+    deadline_s: Annotated[float, Field(gt=0, le=0.9)] = 0.5
+    evaluators: Annotated[int, Field(ge=1, le=16)] = 2
+
+
+class ApprovalSettings(Group):
+    """Where tickets are kept, and who may be asked. `issuers` defaults to all issuers."""
+
+    database: str = "sqlite:///ostiary.db"
+    issuers: tuple[str, ...] = ()
+    volatile_meta: tuple[str, ...] = ()
+    local_approve: bool = False
+
+    @model_validator(mode="after")
+    def _sqlite(self) -> Self:
+        if not self.database.startswith("sqlite:///"):
+            raise ValueError("database must be sqlite:///PATH")
+        return self
+
+
+class AuditSettings(Group):
+    """The durable record. `file` is writer 0's; writer k appends `.k`."""
+
+    file: Path
+    hmac_key_env: str = "OSTIARY_AUDIT_KEY"
+
+
+class SealSettings(Group):
+    """Keys of everything that is sealed or kept encrypted."""
+
+    keys_env: str = "OSTIARY_SEAL_KEYS"
+
+
+class Limits(Group):
+    """Bounds of one worker. Bytes, counts and seconds."""
+
+    body_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 4_194_304
+    result_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16_777_216
+    head_bytes: Annotated[int, Field(ge=4096, le=1 << 20)] = 65_536
+    head_lines: Annotated[int, Field(ge=16, le=1000)] = 100
+    head_s: Annotated[float, Field(gt=0, le=15)] = 10.0
+    body_s: Annotated[float, Field(gt=0, le=30)] = 25.0
+    concurrent: Annotated[int, Field(ge=1)] = 1000
+    answer_s: Seconds = 120.0
+    quiet_s: Seconds = 300.0
+    tickets_per_hour: Annotated[int, Field(ge=1)] = 100
+    grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
+
+
+class Settings(BaseSettings):
+    """The whole configuration (design.md, "Public face")."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix="OSTIARY_", env_nested_delimiter="__", hide_input_in_errors=True
+    )
+
+    public_url: SecureUrl
+    listen: Listen = Listen()
+    admin: Admin = Admin()
+    identity: Identity
+    servers: Annotated[dict[ServerName, ServerSettings], Field(min_length=1)]
+    policy: PolicySettings
+    approvals: ApprovalSettings = ApprovalSettings()
+    audit: AuditSettings
+    seals: SealSettings = SealSettings()
+    limits: Limits = Limits()
+    allowed_hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file; no .env file and no secrets folder is read."""
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if urlsplit(self.public_url).path not in {"", "/"}:
+            raise ValueError("public_url: must have no path")
+        known = {issuer.issuer for issuer in self.identity.issuers}
+        paths: dict[str, str] = {}
+        resources: dict[str, str] = {self.approvals_resource: "approvals"}
+        for name, server in self.servers.items():
+            for issuer in server.issuers:
+                if issuer not in known:
+                    raise ValueError(f"servers.{name}.issuers: {issuer} is not one of identity.issuers")
+            for seen, value, key in ((paths, server.path, "path"), (resources, self.resource(name), "resource")):
+                if value in seen:
+                    raise ValueError(f"servers.{name}.{key}: {value} is that of {seen[value]} already")
+                seen[value] = f"servers.{name}"
+        for issuer in self.approvals.issuers:
+            if issuer not in known:
+                raise ValueError(f"approvals.issuers: {issuer} is not one of identity.issuers")
+        return self
+
+    @property
+    def base_url(self) -> str:
+        """`public_url` without a trailing slash."""
+        return self.public_url.rstrip("/")
+
+    @property
+    def approvals_resource(self) -> str:
+        """The audience of the approvals API's tokens."""
+        return f"{self.base_url}/approvals"
+
+    def resource(self, name: str) -> str:
+        """The canonical OAuth resource URI of a server."""
+        server = self.servers[name]
+        return server.resource or self.base_url + server.path
+
+    def secret(self, variable: str, setting: str) -> str:
+        """A secret from the environment. Raises `ConfigError` naming the setting where it is absent or empty."""
+        value = os.environ.get(variable, "")
+        if not value:
+            raise ConfigError(f"{setting}: the environment variable {variable} is not set")
+        return value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML with one reading: a doubled key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _anchor(settings: Settings, folder: Path) -> Settings:
+    """Relative paths, taken from the configuration file's folder."""
+    file = settings.approvals.database.removeprefix("sqlite:///")
+    issuers = tuple(
+        issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
+        for issuer in settings.identity.issuers
+    )
+    return settings.model_copy(
+        update={
+            "identity": settings.identity.model_copy(update={"issuers": issuers}),
+            "policy": settings.policy.model_copy(update={"path": folder / settings.policy.path}),
+            "audit": settings.audit.model_copy(update={"file": folder / settings.audit.file}),
+            "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
+        }
+    )
+
+
+def load_settings(file: Path) -> Settings:
+    """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not YAML: {error}") from error
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigError(f"{file}: must be a mapping of settings")
+    try:
+        settings = Settings(**document)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'configuration'}: {item['msg']}" for item in error.errors()]
+        raise ConfigError("\n".join(f"{file}: {line}" for line in lines)) from error
+    return _anchor(settings, file.resolve().parent)
