@@ -1,0 +1,202 @@
+"""Starts the whole demo as real processes and ends every one of them, whatever happens to this one.
+
+Two replicas of the bank's servers, the development issuer, and `ostiary serve`, on loopback, below a directory that
+goes away afterwards. A leash, a few lines of shell, waits on a pipe from here: when this process dies, even by
+kill -9, the pipe closes and the leash ends what was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from gateway.demo.bank import Books
+from gateway.demo.house import House, Ports
+
+READY_S = 20.0
+LEASH = """while read -r line; do set -- "$@" "$line"; done
+folder=$1; shift
+for group in "$@"; do kill -TERM -- "-$group" 2>/dev/null; done
+[ $# -gt 0 ] && sleep 2
+for group in "$@"; do kill -KILL -- "-$group" 2>/dev/null; done
+[ -n "$folder" ] && rm -rf -- "$folder"
+"""
+
+
+class StackFailed(Exception):  # noqa: N818 - says what did not start
+    """A part of the demo did not come up; the text names it and shows the end of its log."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One started process, the leader of its own group, and where its output goes."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its output."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def end(self, grace_s: float) -> None:
+        """Stop it and everything that it started: politely, then for certain."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(grace_s)
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Stack:
+    """The running demo. A context manager: entering it starts everything, leaving it ends everything.
+
+    `workers` is the gateway's. `keep` leaves the directory behind, for a look afterwards.
+    """
+
+    ports: Ports = field(default_factory=Ports.free)
+    workers: int = 1
+    replicas: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
+    keep: bool = False
+    house: House = field(init=False)
+    parts: dict[str, Part] = field(init=False, default_factory=dict)
+    http: httpx.Client = field(init=False, default_factory=lambda: httpx.Client(trust_env=False, timeout=10.0))
+    _leash: subprocess.Popen[bytes] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="ostiary-demo-"))
+        self.house = House(directory, self.ports, self.replicas, dict(self.settings))
+
+    def __enter__(self) -> Self:
+        try:
+            self._leash = subprocess.Popen(  # noqa: S603 - our own few lines
+                ["/bin/sh", "-c", LEASH, "leash"], stdin=subprocess.PIPE, start_new_session=True
+            )
+            self._put_on_leash("" if self.keep else str(self.house.directory))
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def books(self) -> Books:
+        """The ground truth: what reached the bank, and what it did."""
+        return Books(self.house.books)
+
+    def start(self) -> None:
+        """Furnish the house and start everything; returns when all of it answers. Raises `StackFailed`."""
+        self.house.furnish()
+        deadline = time.monotonic() + READY_S
+        if not self.replicas:
+            for number, port in enumerate(self.ports.replicas, start=1):
+                name = f"replica-{number}"
+                books = str(self.house.books)
+                self._launch(name, "gateway.demo.servers", "--port", str(port), "--replica", name, "--books", books)
+        self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
+        self.start_gateway(deadline)
+        if not self.replicas:
+            for number, port in enumerate(self.ports.replicas, start=1):
+                self._await(f"replica-{number}", f"http://127.0.0.1:{port}/", deadline, lambda status: status == 404)
+
+    def start_gateway(self, deadline: float | None = None) -> None:
+        """Start `ostiary serve` on the written configuration and wait until it is ready. Raises `StackFailed`."""
+        deadline = deadline or time.monotonic() + READY_S
+        self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, lambda status: status == 200)
+        options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]
+        self._launch("gateway", "gateway.cli", "serve", *options)
+        self._await("gateway", f"{self.house.admin_url}/readyz", deadline, lambda status: status == 200)
+
+    def kill_gateway(self) -> None:
+        """kill -9 the gateway, its supervisor and all its workers at once."""
+        self.parts.pop("gateway").end(0)
+
+    def mint(self, person: str, server: str, scope: str, lifetime_s: int = 3600) -> str:
+        """A token for a person. `server` names one of the servers, `approvals`, or is an audience as it is."""
+        audience = {name: self.house.endpoint(name) for name in ("readonly", "payments")}
+        audience["approvals"] = self.house.approvals_url
+        form = {"person": person, "resource": audience.get(server, server), "scope": scope}
+        answer = self.http.post(f"{self.house.issuer_url}/token", data=form | {"lifetime_s": str(lifetime_s)})
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `ostiary ARGUMENTS` beside the running gateway, with the same secrets."""
+        command = [sys.executable, "-m", "gateway.cli", *arguments]
+        return subprocess.run(  # noqa: S603 - our own command
+            command, env=self._environment(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def stop(self) -> None:
+        """End everything and remove the directory. Safe to call twice."""
+        for name in ("gateway", "issuer", *[name for name in self.parts if name.startswith("replica-")]):
+            if part := self.parts.pop(name, None):
+                part.end(5.0 if name == "gateway" else 1.0)
+        if self._leash is not None:
+            self._leash.kill()
+            self._leash.wait()
+            if self._leash.stdin is not None:
+                self._leash.stdin.close()
+            self._leash = None
+        self.http.close()
+        if not self.keep:
+            shutil.rmtree(self.house.directory, ignore_errors=True)
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | self.house.secrets
+
+    def _launch(self, name: str, module: str, *arguments: str) -> None:
+        log = self.house.directory / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own modules
+                [sys.executable, "-m", module, *arguments],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.parts[name] = Part(name, process, log)
+        self._put_on_leash(str(process.pid))
+
+    def _put_on_leash(self, line: str) -> None:
+        if self._leash is not None and self._leash.stdin is not None:
+            self._leash.stdin.write(f"{line}\n".encode())
+            self._leash.stdin.flush()
+
+    def _await(self, name: str, url: str, deadline: float, ready: Callable[[int], bool]) -> None:
+        part = self.parts[name]
+        status = 0
+        while time.monotonic() < deadline:
+            if part.process.poll() is not None:
+                raise StackFailed(f"{name} ended with {part.process.returncode}:\n{part.tail()}")
+            with contextlib.suppress(httpx.TransportError):
+                status = self.http.get(url, timeout=2.0).status_code
+                if ready(status):
+                    return
+            time.sleep(0.05)
+        raise StackFailed(f"{name} was not ready in time ({url} said {status or 'nothing'}):\n{part.tail()}")
