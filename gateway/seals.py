@@ -31,7 +31,7 @@ STATE_TTL_S = 3600.0
 
 
 def read_keys(text: str, setting: str) -> tuple[bytes, ...]:
-    """Comma-separated 32-byte keys in base64url (padding optional) -> keys. Raises `ValueError` naming the setting."""
+    """Comma-separated 32-byte keys in base64url -> keys. Raises `ValueError` naming the setting."""
     keys = []
     for index, part in enumerate(text.split(",")):
         word = part.strip().rstrip("=")
@@ -100,8 +100,10 @@ class Seals:
             if cipher is None:
                 raise ValueError("unknown key")
             payload = orjson.loads(cipher.decrypt(nonce, sealed, self._binding(identity, server, call)))
-        except (ValueError, InvalidTag) as error:
-            raise Refused(Refusal.STATE_NOT_ACCEPTED, f"seal: {error or 'not authentic'}") from error
+        except InvalidTag as error:
+            raise Refused(Refusal.STATE_NOT_ACCEPTED, "seal: not authentic for this call") from error
+        except ValueError as error:
+            raise Refused(Refusal.STATE_NOT_ACCEPTED, f"seal: {error}") from error
         if payload["exp"] <= now:
             raise Refused(Refusal.STATE_NOT_ACCEPTED, "seal: expired")
         state: str | None = payload["state"]

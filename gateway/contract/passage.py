@@ -106,6 +106,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenedState:
+    """The `requestState` that the upstream gave, taken out of its seal. `value` is `None` where it gave none."""
+
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
     """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form."""
 
@@ -169,6 +176,7 @@ class Passage:
     call: Call | None = None
     tool: Tool | None = None
     verdict: Verdict | None = None
+    opened_state: OpenedState | None = None
     settled: Claimed | Held | None = None
     admitted: Admitted | None = None
     refused: Refused | None = None
@@ -179,3 +187,5 @@ class Passage:
     result_digest: bytes = b""
     latency_s: float = 0.0
     trace_id: str = ""
+    committed: bool = False
+    sent: bool = False

@@ -1,0 +1,55 @@
+# Two commands do all the set-up on a machine that has only Python: `make demo` and `make test`.
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	$$p -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+JOBS ?= 2
+SOURCES := gateway policies approvals tests
+
+.PHONY: help demo tour test check format bench soak clean
+
+help: ## What can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "Ostiary needs Python 3.11 or newer; none was found."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: requirements.lock pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+demo: $(VENV)/.runtime ## The main job on embedded defaults: a guided tour, then the stack stays up
+	@$(BIN)/ostiary demo
+
+tour: $(VENV)/.runtime ## The guided tour alone; exits 0 only if every stop behaved
+	@$(BIN)/ostiary demo --tour
+
+test: $(VENV)/.dev ## All tests, with coverage of lines and branches
+	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term --cov-report=html
+
+check: $(VENV)/.dev ## Formatting, lint, types, import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Put the sources into form
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: $(VENV)/.dev ## Throughput and latency beside nginx and a bare proxy, in one run
+	$(BIN)/python -m tests.bench.run
+
+soak: $(VENV)/.dev ## The requirement rows at their whole size
+	$(BIN)/python -m pytest -m soak --timeout=3600 -p no:randomly
+
+clean: ## Remove what was made here
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis htmlcov .coverage* .import_linter_cache

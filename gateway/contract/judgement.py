@@ -1,0 +1,32 @@
+"""What follows from a verdict and from a tool's definition: refused here, or on to the approval and the admission.
+
+Denied and absent share one refusal, so that a caller can't tell a hidden tool from one that does not exist
+(contract.md section 4). `check_call` is the place where parameters' headers and arguments are held against the
+tool's own definition: after the policy did not deny, before any ticket is read.
+"""
+
+from __future__ import annotations
+
+from gateway.contract.passage import Call, Tool
+from gateway.contract.refusals import Refusal, Refused
+from policies.verdict import Effect, Verdict
+
+APPROVABLE = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods whose call can wait for a person; `approve` on any other is a deny (design.md)."""
+
+
+def check_verdict(call: Call, verdict: Verdict) -> None:
+    """Raise `Refused(POLICY_DENIED)` unless the verdict allows the call or asks for an approval of it."""
+    if verdict.effect is Effect.ALLOW or (verdict.effect is Effect.APPROVE and call.method in APPROVABLE):
+        return
+    why = "approve is not possible here" if verdict.effect is Effect.APPROVE else ",".join(verdict.reasons)
+    refused = Refused(Refusal.POLICY_DENIED, why)
+    if verdict.disclose:
+        refused.data["reasons"] = list(verdict.reasons)
+    raise refused
+
+
+def check_call(call: Call, tool: Tool | None) -> None:
+    """Raise `Refused(POLICY_DENIED)` for a tool that its server does not offer."""
+    if call.kind == "tool" and tool is None:
+        raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")

@@ -1,0 +1,42 @@
+"""What a caller may see of a list: one policy question per page, the upstream's order, and never a shared cache.
+
+What is listed is what the policy would not deny (contract.md section 4). `nextCursor` survives filtering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gateway.contract.refusals import Refusal, Refused
+
+MEMBERS: Mapping[str, tuple[str, str]] = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+"""List method -> (the result's member, the item's member that identifies it)."""
+
+
+def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The items of one page as the policy is asked about them: what the list says of each, and its `id`.
+
+    Raises `Refused(UPSTREAM_INVALID)` where the page is not a list of identified objects.
+    """
+    member, key = MEMBERS[method]
+    items = result.get(member)
+    if not isinstance(items, list):
+        raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: result.{member} is not an array")
+    candidates = []
+    for item in items:
+        if not isinstance(item, dict) or not isinstance(item.get(key), str):
+            raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: an item of result.{member} has no {key}")
+        candidates.append({**item, "id": item[key]})
+    return candidates
+
+
+def keep_visible(method: str, result: Mapping[str, Any], visible: Collection[str]) -> dict[str, Any]:
+    """The page with only the visible items, as private to this caller. The upstream's order is kept."""
+    member, key = MEMBERS[method]
+    return {**result, member: [item for item in result[member] if item[key] in visible], "cacheScope": "private"}
