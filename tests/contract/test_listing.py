@@ -1,0 +1,40 @@
+"""What a caller may see of a list (contract.md section 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.contract.listing import MEMBERS, candidates_of, keep_visible
+from gateway.contract.refusals import Refusal, Refused
+
+
+@pytest.mark.parametrize(("method", "member", "key"), [(m, *pair) for m, pair in MEMBERS.items()])
+def test_only_visible_items_stay_in_order(method: str, member: str, key: str) -> None:
+    """Order is the upstream's; the cursor and unknown members survive; the page is private to its caller."""
+    page: dict[str, Any] = {
+        member: [{key: "c", "title": "C"}, {key: "a"}, {key: "b"}],
+        "nextCursor": "n",
+        "ttlMs": 5,
+        "cacheScope": "public",
+        "resultType": "complete",
+    }
+    assert [item["id"] for item in candidates_of(method, page)] == ["c", "a", "b"]
+    kept = keep_visible(method, page, {"b", "c", "unknown"})
+    assert kept == {**page, member: [{key: "c", "title": "C"}, {key: "b"}], "cacheScope": "private"}
+
+
+def test_an_empty_page_keeps_its_cursor() -> None:
+    """A page of hidden items is an empty page, and the next page can still be asked for."""
+    kept = keep_visible("tools/list", {"tools": [{"name": "x"}], "nextCursor": "n"}, frozenset())
+    assert kept == {"tools": [], "nextCursor": "n", "cacheScope": "private"}
+
+
+@pytest.mark.parametrize("tools", [None, {}, "x", [1], [{}], [{"name": 1}], [{"name": "a"}, None]])
+def test_what_is_no_list_is_the_upstreams_fault(tools: Any) -> None:
+    """A page that can't be read item by item can't be filtered, so it is refused."""
+    assert candidates_of("tools/list", {"tools": [{"name": "a"}]})
+    with pytest.raises(Refused) as caught:
+        candidates_of("tools/list", {"tools": tools})
+    assert caught.value.refusal is Refusal.UPSTREAM_INVALID

@@ -1,0 +1,117 @@
+"""The configuration: strict, frozen, fail-closed (requirements OPS-07; design.md, "Public face")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.config import ConfigError, Settings, load_settings
+
+
+def document() -> dict[str, Any]:
+    return {
+        "public_url": "https://mcp.example.com",
+        "identity": {"issuers": [{"issuer": "https://idp.example.com", "algorithms": ["ES256"]}]},
+        "servers": {"readonly": {"path": "/readonly/mcp", "replicas": ["http://10.0.0.1:8000/mcp"]}},
+        "policy": {"path": "./policies/bundle"},
+        "audit": {"file": "./audit.jsonl"},
+    }
+
+
+def load(folder: Path, content: dict[str, Any] | str) -> Settings:
+    file = folder / "ostiary.yaml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return load_settings(file)
+
+
+def test_the_smallest_configuration_has_safe_defaults(tmp_path: Path) -> None:
+    """Loopback is the default bind, and a server's resource is public_url + path (design.md)."""
+    settings = load(tmp_path, document())
+    assert settings.listen.host == "127.0.0.1"
+    assert settings.admin.host == "127.0.0.1"
+    assert settings.resource("readonly") == "https://mcp.example.com/readonly/mcp"
+    assert settings.approvals_resource == "https://mcp.example.com/approvals"
+    assert settings.allowed_hosts == ()
+
+
+def test_relative_paths_are_the_files_own(tmp_path: Path) -> None:
+    """Every command sees the same files wherever it is run."""
+    settings = load(tmp_path, document())
+    assert settings.audit.file == tmp_path / "audit.jsonl"
+    assert settings.policy.path == tmp_path / "policies/bundle"
+    assert settings.approvals.database == f"sqlite:///{tmp_path}/ostiary.db"
+
+
+def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OSTIARY_LISTEN__PORT overrides listen.port of the file; secrets' own variables are no settings."""
+    monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")
+    monkeypatch.setenv("OSTIARY_AUDIT_KEY", "not-a-setting")
+    assert load(tmp_path, document()).listen.port == 9999
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("public_url", "http://mcp.example.com", "public_url"),
+    ("public_url", "https://mcp.example.com/base", "public_url"),
+    ("identity", {"issuers": []}, "identity.issuers"),
+    ("identity", {"issuers": [{"issuer": "http://idp.example.com"}]}, "identity.issuers.0.issuer"),
+    ("identity", {"issuers": [{"issuer": "https://i", "algorithms": ["HS256"]}]}, "algorithms.0"),
+    ("identity", {"issuers": [{"issuer": "https://i", "algorithms": ["none"]}]}, "algorithms.0"),
+    ("identity", {"issuers": [{"issuer": "https://i"}, {"issuer": "https://i"}]}, "configured twice"),
+    ("identity", {"issuers": [{"issuer": "https://i"}], "leeway_s": 61}, "identity.leeway_s"),
+    ("servers", {}, "servers"),
+    ("servers", {"a": {"path": "/approvals/x", "replicas": ["http://h/"]}}, "servers.a.path"),
+    ("servers", {"a": {"path": "/a/../b", "replicas": ["http://h/"]}}, "servers.a.path"),
+    ("servers", {"a": {"path": "/a", "replicas": []}}, "servers.a.replicas"),
+    ("servers", {"a": {"path": "/a", "replicas": ["ftp://h/"]}}, "servers.a.replicas.0"),
+    ("servers", {"a": {"path": "/a", "replicas": ["http://u:p@h/"]}}, "servers.a.replicas.0"),
+    ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "issuers": ["https://other"]}}, "servers.a.issuers"),
+    ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "allowed_origins": ["*"]}}, "allowed_origins.0"),
+    ("servers", {n: {"path": "/a", "replicas": ["http://h/"]} for n in "ab"}, "servers.b.path"),
+    ("approvals", {"issuers": ["https://other"]}, "approvals.issuers"),
+    ("approvals", {"database": "mysql://h/d"}, "database"),
+    ("allowed_hostz", [], "allowed_hostz"),
+    ("limits", {"body_byte": 1}, "limits.body_byte"),
+    ("listen", {"port": 70000}, "listen.port"),
+    ("policy", {"path": "./b", "engine": "none"}, "policy.engine"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "named"), WRONG)
+def test_what_is_wrong_is_named(tmp_path: Path, key: str, value: Any, named: str) -> None:
+    """An unknown, unsafe or inconsistent setting refuses to start, and the error names it (OPS-07)."""
+    load(tmp_path, document())
+    with pytest.raises(ConfigError, match=named.replace(".", r"\.")):
+        load(tmp_path, {**document(), key: value})
+
+
+def test_a_doubled_key_is_refused(tmp_path: Path) -> None:
+    """YAML's silent last-wins would judge one configuration and show another."""
+    text = yaml.safe_dump(document())
+    load(tmp_path, text)
+    with pytest.raises(ConfigError, match="stands twice"):
+        load(tmp_path, text + "public_url: https://evil.example.com\n")
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "1: 2", "\x00"])
+def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    """A file that is not a mapping of settings is one clear error."""
+    with pytest.raises(ConfigError):
+        load(tmp_path, text)
+
+
+def test_an_error_never_shows_a_value(tmp_path: Path) -> None:
+    """A mistyped secret in the configuration is not repeated on the terminal."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, {**document(), "audit": {"file": "a", "hmac_key": "s3cr3t-canary"}})
+    assert "s3cr3t-canary" not in str(caught.value)
+
+
+def test_a_missing_secret_names_setting_and_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator is told which variable of which setting is absent."""
+    monkeypatch.delenv("OSTIARY_AUDIT_KEY", raising=False)
+    settings = load(tmp_path, document())
+    with pytest.raises(ConfigError, match=r"audit\.hmac_key_env: the environment variable OSTIARY_AUDIT_KEY"):
+        settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")

@@ -1,0 +1,118 @@
+"""Sealed requestState: only its owner, for the same request, before its expiry, in one spelling (contract.md 5)."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.contract.passage import Call, Envelope, Identity, Server
+from gateway.contract.refusals import Refusal, Refused
+from gateway.seals import Seals, derive_keys, read_keys
+
+KEYS = (b"k" * 32, b"l" * 32)
+SERVER = Server("s", "/s/mcp", "https://gw/s/mcp", "https://gw/.well-known/x")
+IDENTITY = Identity("https://i", "alice")
+ENVELOPE = Envelope(b"{}", 1, "tools/call", {}, {})
+CALL = Call(ENVELOPE, "tool", "tools/call", "buy", {"amount": 5}, {})
+
+
+def refused(seals: Seals, text: str, *, now: float = 0.0, **changed: Any) -> str:
+    who, where, what = changed.get("identity", IDENTITY), changed.get("server", SERVER), changed.get("call", CALL)
+    with pytest.raises(Refused) as caught:
+        seals.open_state(text, who, where, what, now)
+    assert caught.value.refusal is Refusal.STATE_NOT_ACCEPTED
+    return caught.value.detail
+
+
+@given(state=st.none() | st.text())
+def test_what_was_sealed_is_opened(state: str | None) -> None:
+    """The upstream gets its own state back, byte for byte; `None` says that it gave none."""
+    seals = Seals(KEYS)
+    assert (
+        seals.open_state(seals.seal_state(state, IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 9.9) == state
+    )
+
+
+FOREIGN: dict[str, dict[str, Any]] = {
+    "another subject": {"identity": replace(IDENTITY, subject="bob")},
+    "the same subject of another issuer": {"identity": replace(IDENTITY, issuer="https://j")},
+    "another server": {"server": replace(SERVER, name="t")},
+    "another resource": {"server": replace(SERVER, resource="https://gw/t/mcp")},
+    "another method": {"call": replace(CALL, method="prompts/get")},
+    "another tool": {"call": replace(CALL, name="sell")},
+    "another argument": {"call": replace(CALL, arguments={"amount": 6})},
+    "an argument of another type": {"call": replace(CALL, arguments={"amount": "5"})},
+    "parts that join to the same text": {
+        "identity": Identity("https://i", "ali"),
+        "server": replace(SERVER, name="ces"),
+    },
+}
+
+
+@pytest.mark.parametrize("changed", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_seal_is_refused(changed: dict[str, Any]) -> None:
+    """A seal opens for the same issuer, subject, server, method, name and arguments only."""
+    seals = Seals(KEYS)
+    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 0.0) == "s"
+    refused(seals, text, **changed)
+
+
+def test_an_expired_seal_is_refused() -> None:
+    """The expiry is inside the seal; the moment itself is too late."""
+    seals = Seals(KEYS)
+    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.999) == "s"
+    assert "expired" in refused(seals, text, now=10.0)
+
+
+def test_every_changed_character_is_refused() -> None:
+    """One character anywhere, cut, extended or spelt in another alphabet: not accepted (APR-11)."""
+    seals = Seals(KEYS)
+    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    for index, char in enumerate(text):
+        refused(seals, text[:index] + ("A" if char != "A" else "B") + text[index + 1 :])
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    for other in (
+        text[:-1],
+        text + "A",
+        text + "=",
+        " " + text,
+        "",
+        "A",
+        "é",
+        base64.b64encode(raw + b"\xff").decode(),
+    ):
+        refused(seals, other)
+    refused(seals, "A" * 70_000)
+
+
+def test_keys_rotate_without_breaking_open_conversations() -> None:
+    """The first key seals, all open; a key that is gone opens nothing more."""
+    old, both, new = Seals(KEYS[:1]), Seals((KEYS[1], KEYS[0])), Seals(KEYS[1:])
+    text = old.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    assert both.open_state(text, IDENTITY, SERVER, CALL, 0.0) == "s"
+    assert new.open_state(both.seal_state("t", IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 0.0) == "t"
+    assert "unknown key" in refused(new, text)
+
+
+def test_purposes_have_keys_of_their_own() -> None:
+    """A seal of one purpose is nothing in another; derived keys differ per label and per key."""
+    assert len({*derive_keys(KEYS, "a"), *derive_keys(KEYS, "b"), *KEYS}) == 6
+    text = Seals(KEYS, label="other").seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    refused(Seals(KEYS), text)
+
+
+def test_keys_are_read_strictly() -> None:
+    """Keys are 32 bytes in base64url; the error names setting and position, never the text."""
+    good = base64.urlsafe_b64encode(KEYS[0]).decode()
+    assert read_keys(f"{good}, {good[:-1].replace('a', 'b')}", "seals")[0] == KEYS[0]
+    for text, why in ((good[:8], "bytes"), ("", "bytes"), (f"{good},{good}", "twice"), ("!" + good, "base64url")):
+        with pytest.raises(ValueError, match=f"seals: .*{why}") as caught:
+            read_keys(text, "seals")
+        assert good not in str(caught.value)
