@@ -57,13 +57,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who calls, from verified claims only. `expires_at` is the token's `exp` (seconds since the epoch)."""
+    """Who calls, from verified claims only. `groups` are those of the issuer's groups claim; `expires_at` is the
+    token's `exp` (seconds since the epoch). Shared by all requests of a token: `claims` is only ever read."""
 
     issuer: str
     subject: str
     client_id: str = ""
     tenant: str = ""
     scopes: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict)
     expires_at: float = 0.0
 

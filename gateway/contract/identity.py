@@ -1,0 +1,116 @@
+"""Verified claims -> who calls and what they may ask for; scopes compared; the resource's metadata.
+
+Invariant: a scope is one exact token (RFC 6749 section 3.3), nothing is derived from a claim of another shape, and
+the metadata (RFC 9728) says only what configuration says. The signature was checked before anything comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from gateway.contract.passage import Identity, Server
+from gateway.contract.refusals import Refusal, Refused
+
+Implications = Mapping[str, frozenset[str]]
+"""For each scope that others imply: all scopes that grant it, itself included."""
+
+MEMBER_CHARS = 1024
+"""The longest subject, client, tenant or scope that is accepted."""
+
+
+def identity_from_claims(claims: Mapping[str, Any], tenant_claim: str = "", groups_claim: str = "groups") -> Identity:
+    """Claims of a verified token -> `Identity`. Raises `Refused(TOKEN_INVALID)` for a claim of the wrong shape.
+
+    `scope` wins over `scp`; either is a space-separated string or a list of strings. `client_id` wins over `azp`.
+    A configured tenant claim must be there: its absence is no tenant of its own.
+    """
+    return Identity(
+        issuer=_text(claims, "iss"),
+        subject=_text(claims, "sub"),
+        client_id=_text(claims, "client_id" if "client_id" in claims else "azp", default=""),
+        tenant=_text(claims, tenant_claim) if tenant_claim else "",
+        scopes=_scopes(claims.get("scope" if "scope" in claims else "scp", "")),
+        groups=_groups(claims.get(groups_claim, ())),
+        claims=claims,
+        expires_at=float(claims["exp"]),
+    )
+
+
+def _invalid(detail: str) -> NoReturn:
+    raise Refused(Refusal.TOKEN_INVALID, detail)
+
+
+def _text(claims: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    if default is not None and name not in claims:
+        return default
+    value = claims.get(name)
+    if not isinstance(value, str) or not value or len(value) > MEMBER_CHARS or not value.isprintable():
+        _invalid(f"the claim {name} is missing or not a plain text")
+    return value
+
+
+def _scopes(value: Any) -> frozenset[str]:
+    # Split at the space alone: another blank is a character of a scope that nobody grants.
+    scopes = value.split(" ") if isinstance(value, str) else value
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
+        _invalid("the scopes are neither a string nor a list of strings")
+    return frozenset(scope for scope in scopes if scope)
+
+
+def _groups(value: Any) -> frozenset[str]:
+    """Groups only ever name approvers, so a claim of another shape grants nothing and hurts nobody."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str) and name)
+
+
+def close_implications(scope_implies: Mapping[str, Iterable[str]]) -> Implications:
+    """`scope_implies` of the configuration -> its transitive closure, turned round for `covers`. Cycles are fine."""
+    granted_by: dict[str, set[str]] = {}
+    for scope in scope_implies:
+        reached, open_ends = {scope}, [scope]
+        while open_ends:
+            for implied in scope_implies.get(open_ends.pop(), ()):
+                if implied not in reached:
+                    reached.add(implied)
+                    open_ends.append(implied)
+        for implied in reached:
+            granted_by.setdefault(implied, {implied}).add(scope)
+    return {scope: frozenset(granters) for scope, granters in granted_by.items() if len(granters) > 1}
+
+
+def covers(held: frozenset[str], required: Sequence[str], implies: Implications) -> tuple[str, ...]:
+    """The scopes of `required` that `held` neither contains nor implies, in order; empty when all are covered."""
+    return tuple(
+        scope for scope in required if scope not in held and held.isdisjoint(implies.get(scope, frozenset()))
+    )
+
+
+def require_scopes(identity: Identity, required: Sequence[str], implies: Implications) -> None:
+    """Raises `Refused(SCOPE_INSUFFICIENT)` unless every required scope is covered.
+
+    Its `data["requiredScopes"]` names all that the operation needs, held ones included, so that the client can ask
+    for a token that will do; the reply puts them into the challenge's `scope`.
+    """
+    missing = covers(identity.scopes, required, implies)
+    if missing:
+        raise Refused(
+            Refusal.SCOPE_INSUFFICIENT,
+            f"missing scopes: {' '.join(missing)}",
+            requiredScopes=list(dict.fromkeys(required)),
+        )
+
+
+def resource_metadata(server: Server, authorization_servers: Iterable[str], scopes: Iterable[str]) -> dict[str, Any]:
+    """The RFC 9728 document of one protected resource. Raises ValueError when no authorization server is named."""
+    servers = sorted(set(authorization_servers))
+    if not servers:
+        raise ValueError(f"no authorization server for {server.resource}")
+    return {
+        "resource": server.resource,
+        "authorization_servers": servers,
+        "scopes_supported": [scope for scope in dict.fromkeys(scopes) if scope != "offline_access"],
+        "bearer_methods_supported": ["header"],
+    }
