@@ -25,9 +25,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.demo.loopback import require_loopback
-from gateway.demo.people import PEOPLE
+from gateway.demo.people import NOTICE, PEOPLE
 
-NOTICE = "development issuer: gives a token to anyone on this machine; never trust it in production"
 LONGEST_S = 8 * 3600
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NOTICE = "development issuer: gives a token to anyone on this machine; never trust it in production"
 REVIEWERS = "payments-reviewers"
 
 

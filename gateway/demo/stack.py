@@ -8,6 +8,7 @@ kill -9, the pipe closes and the leash ends what was started.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 
@@ -29,9 +30,9 @@ from gateway.demo.house import House, Ports
 READY_S = 20.0
 LEASH = """while read -r line; do set -- "$@" "$line"; done
 folder=$1; shift
-for group in "$@"; do kill -TERM -- "-$group" 2>/dev/null; done
+for group in "$@"; do kill -s TERM -- "-$group" 2>/dev/null; done
 [ $# -gt 0 ] && sleep 2
-for group in "$@"; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in "$@"; do kill -s KILL -- "-$group" 2>/dev/null; done
 [ -n "$folder" ] && rm -rf -- "$folder"
 """
 
@@ -150,6 +151,33 @@ class Stack:
         return subprocess.run(  # noqa: S603 - our own command
             command, env=self._environment(), capture_output=True, text=True, timeout=60, check=False
         )
+
+    def audit_records(self) -> list[dict[str, Any]]:
+        """Every whole line of every writer's audit file, decoded."""
+        records: list[dict[str, Any]] = []
+        for path in sorted(self.house.directory.glob(f"{self.house.audit_file.name}*")):
+            if path.suffix == ".jsonl" or path.suffix.removeprefix(".").isdigit():
+                lines = path.read_bytes().splitlines(keepends=True)
+                records += [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return records
+
+    def await_records(self, decision_id: str, *kinds: str) -> list[dict[str, Any]]:
+        """One decision's records of these kinds; waits up to two seconds, for outcomes and refusals join a commit."""
+        deadline = time.monotonic() + 2
+        while True:
+            records = self.audit_records()
+            found = [line for line in records if line.get("decision_id") == decision_id and line["kind"] in kinds]
+            if len(found) >= len(kinds) or time.monotonic() > deadline:
+                return found
+            time.sleep(0.05)
+
+    def watch(self) -> None:
+        """Wait until a part ends by itself. Raises `StackFailed` naming it; a signal ends the wait."""
+        while True:
+            for part in self.parts.values():
+                if (code := part.process.poll()) is not None:
+                    raise StackFailed(f"{part.name} ended with {code}:\n{part.tail()}")
+            time.sleep(0.5)
 
     def stop(self) -> None:
         """End everything and remove the directory. Safe to call twice."""

@@ -1,0 +1,133 @@
+"""`ostiary demo`: start the stack, walk the tour, then leave it running with everything needed to try it by hand.
+
+`ostiary demo --tour` ends after the walk; its exit code is 0 only if every stop behaved.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import signal
+import sys
+import time
+from types import FrameType
+
+import httpx
+
+from gateway.demo.exchange import Ask
+from gateway.demo.house import Ports
+from gateway.demo.people import NOTICE, PEOPLE
+from gateway.demo.screen import Screen
+from gateway.demo.stack import Stack, StackFailed
+from gateway.demo.stops import STOPS, TRANSFER, Visit
+
+
+def run_demo(tour_only: bool) -> int:
+    """Run the demo. 0: every stop behaved. 1: one did not, or nothing came up. 2: the SDK is not installed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
+    if importlib.util.find_spec("mcp") is None:
+        print("The demo's servers need the official MCP SDK: pip install 'ostiary[demo]'", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _interrupt)
+    screen = Screen(sys.stdout)
+    try:
+        began = time.monotonic()
+        with Stack(ports=Ports.usual()) as stack:
+            welcome(screen, stack, time.monotonic() - began)
+            visit = Visit(stack, screen)
+            behaved = walk(visit)
+            if not tour_only and behaved:
+                hand_over(visit)
+                stack.watch()
+            return 0 if behaved else 1
+    except StackFailed as failed:
+        print(f"The demo could not run: {failed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        screen.say("Everything is stopped and its directory is gone.")
+        return 0 if not screen.failures else 1
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def welcome(screen: Screen, stack: Stack, took_s: float) -> None:
+    """What is running, and what the visitor is about to see."""
+    house = stack.house
+    replicas = " and ".join(f"127.0.0.1:{port}" for port in house.ports.replicas)
+    screen.title(
+        " Ostiary: a doorkeeper for MCP servers ",
+        "AI agents call tools. Some tools only look, others move money. Ostiary stands in between: it checks who "
+        "asks, decides by your policy, asks a person where a person must be asked, and writes down what happened.",
+        "",
+        f"Running for you, on this machine only (up in {took_s:.1f} s):",
+        f"  the bank     two replicas of two MCP servers, official Python SDK, unmodified: {replicas}",
+        f"  the gateway  {house.public_url} with /readonly/mcp, /payments/mcp and /approvals",
+        f"  the issuer   {house.issuer_url} ({NOTICE})",
+        "",
+        *(f"  {person.name:<6} {person.part}" for person in PEOPLE.values()),
+        "",
+        "Tokens are shortened on screen; nothing else is.",
+    )
+
+
+def walk(visit: Visit) -> bool:
+    """Every stop, in order. A stop that breaks off counts as one that did not behave."""
+    screen = visit.screen
+    for number, stop in enumerate(STOPS, start=1):
+        screen.stop(number, len(STOPS), stop.title, stop.why)
+        try:
+            stop.walk(visit)
+        except (httpx.HTTPError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+            screen.check(f"{stop.title}: the stop could be walked to its end", False, repr(error))
+    screen.say("")
+    if screen.failures:
+        screen.title(f" {len(screen.failures)} things did not behave ", *screen.failures)
+    else:
+        screen.title(f" All {len(STOPS)} stops behaved. ")
+    return not screen.failures
+
+
+def hand_over(visit: Visit) -> None:
+    """The stack stays up: tokens good for an hour, and lines to copy."""
+    house, screen = visit.stack.house, visit.screen
+    tokens = {
+        "ALICE_READ": visit.token("alice", "readonly", "mcp:use bank:read"),
+        "ALICE_PAY": visit.token("alice", "payments", "mcp:use bank:read payments:write"),
+        "BOB_REVIEWS": visit.token("bob", "approvals", "approvals:read approvals:decide"),
+    }
+    screen.title(" Your turn ", "Everything is still up. Copy this first; the tokens are good for an hour:")
+    screen.copyable("")
+    for name, token in tokens.items():
+        screen.copyable(f"{name}='{token}'")
+    lines = {
+        "A read:": visit.alice("readonly", "get_balance", {"account": "operating"}),
+        "The second transfer, which Bob has approved and nobody has used. It runs once; try it twice:": visit.alice(
+            "payments", "transfer_funds", TRANSFER
+        ),
+        "What waits for a reviewer, as Bob:": Ask(
+            "GET", house.approvals_url, {"Authorization": f"Bearer {tokens['BOB_REVIEWS']}"}
+        ),
+        "Bob's yes (put a ticket's id in the place of ID):": visit.review("bob", "ID", "approve", "looks right"),
+    }
+    for sentence, ask in lines.items():
+        screen.say(sentence)
+        screen.copyable("")
+        screen.copyable(_with_variables(ask.curl(), tokens))
+    screen.say("A token for anybody (alice, bob, carol), any resource, any scope:")
+    screen.copyable("")
+    screen.copyable(
+        f"curl -sS {house.issuer_url}/token -d person=carol -d resource={house.endpoint('readonly')} "
+        "-d 'scope=mcp:use bank:read'"
+    )
+    screen.say(f"The audit record grows in {house.audit_file}; the configuration is {house.config_file}.")
+    screen.say("Ctrl-C ends everything.")
+
+
+def _with_variables(curl: str, tokens: dict[str, str]) -> str:
+    """The command with each token replaced by its shell variable, inside double quotes."""
+    for name, token in tokens.items():
+        curl = curl.replace(f"'Authorization: Bearer {token}'", f'"Authorization: Bearer ${name}"')
+    return curl

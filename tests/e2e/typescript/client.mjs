@@ -1,0 +1,37 @@
+// The official TypeScript client, unmodified, as an application would use it. Reads a plan from standard input:
+//   {"url", "token", "mode": "auto" | {"pin": VERSION}, "calls": [{"name", "arguments"}], "resource"?, "prompt"?}
+// and prints one JSON document with what it got. An MCP error is an answer, not a failure of this script.
+import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+
+const chunks = [];
+for await (const chunk of process.stdin) chunks.push(chunk);
+const plan = JSON.parse(Buffer.concat(chunks).toString("utf8"));
+
+async function attempt(ask) {
+  try {
+    return { result: await ask() };
+  } catch (error) {
+    return { error: { name: error.name, code: error.code ?? null, message: error.message, data: error.data ?? null } };
+  }
+}
+
+const client = new Client(
+  { name: "ostiary-typescript-client-test", version: "1.0.0" },
+  { versionNegotiation: { mode: plan.mode } },
+);
+const transport = new StreamableHTTPClientTransport(new URL(plan.url), {
+  requestInit: { headers: { Authorization: `Bearer ${plan.token}` } },
+});
+
+const connected = await attempt(() => client.connect(transport));
+const said = { connected: "error" in connected ? connected : true };
+if (said.connected === true) {
+  said.version = client.getNegotiatedProtocolVersion?.() ?? null;
+  said.tools = await attempt(() => client.listTools());
+  said.calls = [];
+  for (const call of plan.calls ?? []) said.calls.push(await attempt(() => client.callTool(call)));
+  if (plan.resource) said.resource = await attempt(() => client.readResource({ uri: plan.resource }));
+  if (plan.prompt) said.prompt = await attempt(() => client.getPrompt(plan.prompt));
+  await client.close();
+}
+process.stdout.write(JSON.stringify(said));
