@@ -1,0 +1,172 @@
+"""What the policy is asked, and `admit()`: the only maker of `Admitted`.
+
+The policy's question is built from verified claims and the judged body alone: no token, no self-reported client name,
+no header. What was judged is what is sent: an allowed call leaves as the very bytes that came in, a gated one with
+its arguments in the canonical text that was digested and approved (design.md; rules G3, G6, G7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+
+from approvals.ticket import Claimed
+from gateway.contract.fingerprint import bound_meta, effect_text
+from gateway.contract.headers import PROTOCOL_VERSION, encode_value
+from gateway.contract.passage import Admitted, Call, Identity, OpenedState, Passage, Received, Server, Tool
+from policies.verdict import Effect
+
+_FIXED = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
+)
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256}")
+
+
+class RoomSkipped(Exception):  # noqa: N818 - what happened; a defect of the corridor, never a caller's fault
+    """`admit` was asked for a call that has not passed every room. Nothing is admitted."""
+
+
+def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns them
+    phase: Literal["call", "list"],
+    server: Server,
+    identity: Identity,
+    call: Call,
+    tool: Tool | None,
+    candidates: Sequence[Mapping[str, Any]] | None = None,
+) -> bytes:
+    """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
+
+    `request.leg` is 0 for a first request and 1 for one that answers an `input_required` result. `candidates` are
+    what a list offers; the member is there in the list phase only.
+    """
+    question: dict[str, Any] = {
+        "phase": phase,
+        "server": {"name": server.name, "resource": server.resource, "environment": server.environment},
+        "subject": {
+            "issuer": identity.issuer,
+            "id": identity.subject,
+            "client_id": identity.client_id,
+            "tenant": identity.tenant,
+            "scopes": sorted(identity.scopes),
+            "claims": identity.claims,
+        },
+        "request": {
+            "method": call.method,
+            "kind": call.kind,
+            "name": call.name,
+            "arguments": call.arguments,
+            "input_responses": call.input_responses,
+            "leg": 0 if call.request_state is None and call.input_responses is None else 1,
+        },
+        "tool": None if tool is None else {"annotations": tool.annotations, "digest": tool.digest, "pinned": False},
+    }
+    if candidates is not None:
+        question["candidates"] = candidates
+    return orjson.dumps(question, default=dict)
+
+
+def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> Admitted:
+    """Proof that the call passed every room, with exactly what goes upstream.
+
+    A gated call (an approval's use was consumed for it) leaves with the digested texts and without the `_meta` keys
+    named in `volatile_meta`; a call that continues a sealed `requestState` leaves with the opened one. Raises
+    `RoomSkipped` where a fact is missing or does not belong to the others.
+    """
+    received, call, use = _passed(passage)
+    if use is None and passage.opened_state is None:
+        body = call.envelope.raw
+    else:
+        body = _rewrite(call, passage.opened_state, gated=use is not None, volatile_meta=volatile_meta)
+    return Admitted(passage.decision_id, received.server, call, body, _outgoing(received, call), use)
+
+
+def _passed(passage: Passage) -> tuple[Received, Call, Claimed | None]:
+    """The facts that admission stands on, or `RoomSkipped` naming the room that left none."""
+    received, call, verdict, settled = passage.received, passage.call, passage.verdict, passage.settled
+    if received is None or received.server is not passage.server:
+        raise RoomSkipped("receive")
+    if passage.identity is None or not passage.identity.subject:
+        raise RoomSkipped("identify")
+    if call is None or call.envelope is not passage.envelope:
+        raise RoomSkipped("match_headers")
+    if passage.refused is not None or passage.admitted is not None:
+        raise RoomSkipped("the walk is over")
+    if call.kind == "tool" and (passage.tool is None or passage.tool.name != call.name):
+        raise RoomSkipped("look_up")
+    if call.request_state is not None and passage.opened_state is None:
+        raise RoomSkipped("open_state")
+    if verdict is not None and verdict.effect is Effect.ALLOW and settled is None:
+        return received, call, None
+    if (
+        verdict is not None
+        and verdict.effect is Effect.APPROVE
+        and isinstance(settled, Claimed)
+        and call.name is not None
+    ):
+        return received, call, settled
+    raise RoomSkipped("judge and settle")
+
+
+def _rewrite(call: Call, opened: OpenedState | None, *, gated: bool, volatile_meta: frozenset[str]) -> bytes:
+    """The body anew, from the judged values: the opened state in place of the sealed one, gated parts canonical."""
+    params = {name: value for name, value in call.envelope.params.items() if name != "requestState"}
+    if opened is not None and opened.value is not None:
+        params["requestState"] = opened.value
+    if gated:
+        kept = bound_meta(call, volatile_meta)
+        params["_meta"] = {
+            key: _canonical(value) if key in kept else value
+            for key, value in call.envelope.meta.items()
+            if key in kept or key not in call.extra_meta
+        }
+        if call.kind != "resource":
+            params["arguments"] = _canonical(call.arguments)
+        if call.input_responses is not None:
+            params["inputResponses"] = _canonical(call.input_responses)
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": call.envelope.id, "method": call.method, "params": params}
+    return orjson.dumps(message)
+
+
+def _canonical(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(effect_text(value))
+
+
+def _outgoing(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:
+    """The whole header section that goes upstream, but for the server's own credentials and framing.
+
+    Nothing is copied but `Mcp-Param-*` and a valid trace context; the mirrored ones are written anew from the body.
+    """
+    mirrored = ((b"mcp-method", call.method.encode()),)
+    named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
+    return _FIXED + mirrored + named + call.param_headers + trace_context(received, call)
+
+
+def trace_context(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:
+    """`traceparent` and `tracestate` as header lines, from `_meta` or else from the headers; none unless valid.
+
+    W3C Trace Context, version 00. What is invalid is ignored, never an error (contract.md section 8).
+    """
+    meta = call.envelope.meta
+    parent, state = meta.get("traceparent"), meta.get("tracestate")
+    if parent is None:
+        parent, state = _single(received, b"traceparent"), _single(received, b"tracestate")
+    if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
+        return ()
+    line = (b"traceparent", parent.encode())
+    if not isinstance(state, str) or len(state) > 512:
+        return (line,)
+    members = state.split(",")
+    if len(members) > 32 or not all(_TRACESTATE_MEMBER.fullmatch(member.strip(" \t")) for member in members):
+        return (line,)
+    return line, (b"tracestate", state.strip(" \t").encode())
+
+
+def _single(received: Received, name: bytes) -> str | None:
+    values = received.values(name)
+    return values[0].decode("latin-1") if len(values) == 1 else None

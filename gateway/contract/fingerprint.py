@@ -1,0 +1,117 @@
+"""The canonical form of a value (RFC 8785), its digest, and the exact effect that an approval covers (rule G7).
+
+Everything that a person approves enters the digest, each part length-safe as a JSON string of its own: no two
+different effects share a text to be hashed, and another spelling of the same effect gives the same digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import rfc8785
+
+from approvals.ticket import Asked
+from gateway.contract.passage import Call, Identity, Server, Tool
+from gateway.contract.refusals import Refusal, Refused
+
+_EXACT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_FLOAT_OR_BIG = re.compile(rb"(?:\A|[:,\[])-?(?:[0-9]{16}|[0-9]+[.e])")
+_BIG = re.compile(rb"(?:\A|[:,\[])-?[0-9]{16}")
+
+
+def canonical(value: Any) -> bytes:
+    """The RFC 8785 text of a JSON value. Raises `ValueError` for an integer beyond +-(2^53 - 1), NaN, infinity.
+
+    orjson's sorted form is that text wherever it holds neither a number that the two write differently (any float,
+    any integer of 16 digits) nor a character that they order differently (beyond ASCII); a string that only looks so
+    costs the slower way, never another result.
+    """
+    text = orjson.dumps(value, option=_EXACT)
+    if text.isascii() and not _FLOAT_OR_BIG.search(text):
+        return text
+    return rfc8785.dumps(value)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 (hex) of the canonical form. Raises `ValueError` like `canonical`."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def digest_definition(definition: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of a tool's whole definition as its server lists it: name, description, schemas, annotations.
+
+    A definition may hold any JSON number (`"maximum": 1e300`, a 64-bit bound); one that RFC 8785 has no form for is
+    digested in the sorted form of orjson under a prefix of its own, so that it can change unseen just as little.
+    """
+    try:
+        text = canonical(definition)
+    except ValueError:
+        text = b"not RFC 8785:" + orjson.dumps(definition, option=_EXACT)
+    return hashlib.sha256(text).hexdigest()
+
+
+def effect_text(value: Any) -> bytes:
+    """The canonical text that a gated call sends. Raises `Refused(PARAMS_INVALID)` where readers could disagree.
+
+    That is: an integer beyond +-(2^53 - 1), also one that was written as a float (`1e16` becomes 10000000000000000).
+    """
+    try:
+        text = canonical(value)
+        if _BIG.search(text):
+            rfc8785.dumps(orjson.loads(text))
+    except ValueError:
+        raise Refused(Refusal.PARAMS_INVALID, "a gated call holds an integer beyond 2^53 - 1") from None
+    return text
+
+
+def bound_meta(call: Call, volatile_meta: frozenset[str]) -> Mapping[str, Any]:
+    """The `_meta` keys that an approval covers: those that are neither the protocol's own nor named as volatile."""
+    return {key: value for key, value in call.extra_meta.items() if key not in volatile_meta}
+
+
+def describe_effect(
+    identity: Identity, server: Server, call: Call, tool: Tool | None, volatile_meta: frozenset[str]
+) -> Asked:
+    """The exact effect of a call that a person must approve. Raises `Refused(PARAMS_INVALID)` like `effect_text`."""
+    meta = bound_meta(call, volatile_meta)
+    name = call.name or ""
+    parts: dict[str, str] = {
+        "issuer": identity.issuer,
+        "subject": identity.subject,
+        "client": identity.client_id,
+        "server": server.name,
+        "resource": server.resource,
+        "environment": server.environment,
+        "method": call.method,
+        "name": name,
+        "arguments": _sha256(call.arguments),
+    }
+    shown: dict[str, Any] = {}
+    if call.input_responses is not None:
+        parts["inputResponses"] = _sha256(call.input_responses)
+        shown["inputResponses"] = call.input_responses
+    if meta:
+        parts["_meta"] = _sha256(meta)
+        shown["_meta"] = meta
+    return Asked(
+        issuer=identity.issuer,
+        subject=identity.subject,
+        client=identity.client_id,
+        server=server.name,
+        resource=server.resource,
+        environment=server.environment,
+        method=call.method,
+        name=name,
+        arguments=call.arguments,
+        digest=digest(parts),
+        tool_digest=tool.digest if tool is not None else "",
+        shown_meta=shown,
+    )
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(effect_text(value)).hexdigest()

@@ -1,0 +1,95 @@
+"""The requests of the revision, as one table: their kind, their parameters' form, and the member `Mcp-Name` mirrors.
+
+Source: tests/vectors/mcp-2026-07-28.schema.json, `ClientRequest`. Only what steers a decision is held to its type
+here; the rest of a request's form is the server's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class _Texts:
+    """The shape of an array of strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An object's form: the members that must be there, those that may, and the JSON type or shape of each."""
+
+    required: Mapping[str, type | Shape] = field(default_factory=dict)
+    optional: Mapping[str, type | Shape] = field(default_factory=dict)
+
+    def misfit(self, members: Mapping[str, Any]) -> str | None:
+        """The first member that is missing or has the wrong form, or `None`."""
+        for name, form in self.required.items():
+            if name not in members or not _fits(members[name], form):
+                return name
+        for name, form in self.optional.items():
+            if name in members and not _fits(members[name], form):
+                return name
+        return None
+
+
+def _fits(value: Any, form: type | Shape) -> bool:
+    if isinstance(form, Shape):
+        return type(value) is dict and form.misfit(value) is None
+    if form is _Texts:
+        return type(value) is list and all(type(item) is str for item in value)
+    return type(value) is form
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A request's method.
+
+    `mirrored` is the member of `params` that `Mcp-Name` must equal. A method that has one takes no members but those
+    of its shape: neither the policy nor an approver would see them. The others show all of theirs as arguments.
+    """
+
+    kind: str
+    params: Shape = Shape()
+    mirrored: str | None = None
+
+
+_RETRY: Mapping[str, type] = {"requestState": str, "inputResponses": dict}
+_PAGE = Shape(optional={"cursor": str})
+_FILTER: Mapping[str, type] = {
+    "toolsListChanged": bool,
+    "promptsListChanged": bool,
+    "resourcesListChanged": bool,
+    "resourceSubscriptions": _Texts,
+    "taskIds": _Texts,
+}
+
+METHODS: Mapping[str, Method] = {
+    "server/discover": Method("discover"),
+    "tools/list": Method("list", _PAGE),
+    "tools/call": Method("tool", Shape({"name": str}, {"arguments": dict, **_RETRY}), "name"),
+    "prompts/list": Method("list", _PAGE),
+    "prompts/get": Method("prompt", Shape({"name": str}, {"arguments": dict, **_RETRY}), "name"),
+    "resources/list": Method("list", _PAGE),
+    "resources/templates/list": Method("list", _PAGE),
+    "resources/read": Method("resource", Shape({"uri": str}, _RETRY), "uri"),
+    "completion/complete": Method(
+        "completion",
+        Shape(
+            {
+                "ref": Shape({"type": str}, {"name": str, "uri": str}),
+                "argument": Shape({"name": str, "value": str}),
+            },
+            {"context": Shape(optional={"arguments": dict})},
+        ),
+    ),
+    "subscriptions/listen": Method("subscription", Shape({"notifications": Shape(optional=_FILTER)})),
+}
+"""Everything else is unknown, unless the server's configuration lists it as an extension's method."""
+
+UNGUARDED = re.compile(r"tasks/.*|notifications/cancelled", re.DOTALL)
+"""Unknown whatever a configuration lists: they act on a handle or an id, and nothing proves yet whose that is."""
+
+EXTENSION = Method("extension")
+"""A method that only the server's configuration knows."""

@@ -1,0 +1,117 @@
+"""JSON text with exactly one reading, or none at all (RFC 8259; contract.md section 2, rule G3).
+
+Two readers of an accepted text, strict or lenient, first-wins or last-wins, see the same value: no name twice in an
+object, no number that a 64-bit reader would change, nothing that only some readers take. A text in the compact form
+that orjson writes proves this by a round trip; every other text is read a second time, its names counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import orjson
+
+MAX_DEPTH = 64
+"""Levels of arrays and objects. Readers differ in how many they can take, and ours must not run out of stack."""
+
+MAX_VALUES = 100_000
+"""Array items and object members in one text: bounds the memory (about 10 MB) and the time that reading can take."""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_NON_ZERO = re.compile(r"-?[0.]*[1-9]")
+
+
+class NotStrict(ValueError):  # noqa: N818 - what was found, in one word
+    """Not one strict JSON text. `document` is what could be read of it all the same, or `None`."""
+
+    def __init__(self, why: str, document: Any = None) -> None:
+        super().__init__(why)
+        self.document = document
+
+
+class TwoReadings(NotStrict):
+    """Well-formed, but readers differ: a name stands twice in an object. `twice` are the outermost object's."""
+
+    def __init__(self, why: str, document: Any, twice: frozenset[str]) -> None:
+        super().__init__(why, document)
+        self.twice = twice
+
+
+def read_strictly(text: bytes) -> Any:
+    """The one value that `text` holds. Raises `NotStrict` or its subclass `TwoReadings`."""
+    _bound_size(text)
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise NotStrict(str(error)) from None
+    _bound_depth(text, document)
+    if orjson.dumps(document) != text:
+        _read_again(text, document)
+    return document
+
+
+def _bound_size(text: bytes) -> None:
+    """Every value but the first follows a comma or an opening bracket; strings are taken out only if it matters."""
+    if len(text) < 2 * MAX_VALUES:
+        return
+    if _punctuation(text) > MAX_VALUES and _punctuation(_STRING.sub(b"", text)) > MAX_VALUES:
+        raise NotStrict(f"more than {MAX_VALUES} values")
+
+
+def _punctuation(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _bound_depth(text: bytes, document: Any) -> None:
+    """A text with no more opening brackets than levels allowed can't be too deep; others are walked by level."""
+    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+        return
+    level = [document] if isinstance(document, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    raise NotStrict(f"more than {MAX_DEPTH} levels", document)
+
+
+def _read_again(text: bytes, document: Any) -> None:
+    """A second, slower reader that sees every name and every number as it was written."""
+    ambiguous = False
+    twice: frozenset[str] = frozenset()
+
+    def count(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal ambiguous, twice
+        members = dict(pairs)
+        twice = frozenset()  # objects end from the inside out, so the last one to set it is the outermost
+        if len(members) != len(pairs):
+            ambiguous = True
+            twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        return members
+
+    try:
+        json.JSONDecoder(object_pairs_hook=count, parse_int=_integer, parse_float=_float).decode(text.decode())
+    except ValueError as error:
+        raise NotStrict(str(error), document) from None
+    if ambiguous:
+        raise TwoReadings("a name stands twice in an object", document, twice)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise ValueError("an integer beyond 64 bits")
+    return number
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number == 0 and _NON_ZERO.match(digits):
+        raise ValueError("a number too small for a double")
+    return number
