@@ -70,13 +70,15 @@ class Part:
 class Stack:
     """The running demo. A context manager: entering it starts everything, leaving it ends everything.
 
-    `workers` is the gateway's. `keep` leaves the directory behind, for a look afterwards.
+    `workers`, `settings` (further keys of its configuration) and `environment` are the gateway's; `replicas` takes
+    the place of the bank's servers. `keep` leaves the directory behind, for a look afterwards.
     """
 
     ports: Ports = field(default_factory=Ports.free)
     workers: int = 1
     replicas: tuple[str, ...] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     house: House = field(init=False)
     parts: dict[str, Part] = field(init=False, default_factory=dict)
@@ -129,12 +131,21 @@ class Stack:
         deadline = deadline or time.monotonic() + READY_S
         self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, lambda status: status == 200)
         options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]
-        self._launch("gateway", "gateway.cli", "serve", *options)
+        self._launch("gateway", "gateway.cli", "serve", *options, environment=self.environment)
         self._await("gateway", f"{self.house.admin_url}/readyz", deadline, lambda status: status == 200)
 
     def kill_gateway(self) -> None:
         """kill -9 the gateway, its supervisor and all its workers at once."""
+        workers = self.workers_alive()
         self.parts.pop("gateway").end(0)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def workers_alive(self) -> list[int]:
+        """The process ids of the gateway's workers that are ready, by the word of its admin listener."""
+        answer = self.http.get(f"{self.house.admin_url}/readyz")
+        return [worker["pid"] for worker in answer.json()["workers"] if worker["ready"]]
 
     def mint(self, person: str, server: str, scope: str, lifetime_s: int = 3600) -> str:
         """A token for a person. `server` names one of the servers, `approvals`, or is an audience as it is."""
@@ -197,12 +208,12 @@ class Stack:
     def _environment(self) -> dict[str, str]:
         return os.environ | self.house.secrets
 
-    def _launch(self, name: str, module: str, *arguments: str) -> None:
+    def _launch(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         log = self.house.directory / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603 - our own modules
                 [sys.executable, "-m", module, *arguments],
-                env=self._environment(),
+                env=self._environment() | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -151,3 +151,28 @@ def test_a_token_for_the_read_only_server_is_refused_by_the_other(stack: Stack) 
     assert answer.status == 401
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
     assert len(stack.books.arrivals()) == arrivals
+
+
+async def test_a_hundred_parallel_uses_of_one_approval_make_one_call(stack: Stack) -> None:
+    """Whoever is first consumes it: one execution, and every other call is a 403 at once (issue 2, must show 5)."""
+    arguments = {"from_account": "operating", "to_account": "supplier-globex", "amount_cents": 31, "memo": "race"}
+    token = stack.mint("alice", "payments", PAYS)
+    bob = stack.mint("bob", "approvals", "approvals:read approvals:decide")
+    ask = ask_tool(stack.house.endpoint("payments"), token, "transfer_funds", arguments)
+    held = send(stack.http, ask)
+    assert held.code == 40303, held.text
+    url = f"{stack.house.approvals_url}/{held.ticket['id']}/approve"
+    assert send(stack.http, ask_api(url, bob, {"comment": "once"})).status // 100 == 2
+
+    before = len(stack.books.arrivals("tools/call"))
+    limits = httpx2.Limits(max_connections=100)
+    async with httpx2.AsyncClient(trust_env=False, timeout=30, limits=limits) as http:
+        answers = await asyncio.gather(
+            *(http.post(ask.url, headers=dict(ask.headers), content=ask.text) for _ in range(100))
+        )
+    statuses = Counter(answer.status_code for answer in answers)
+    assert statuses == {200: 1, 403: 99}, statuses
+    codes = {answer.json()["error"]["code"] for answer in answers if answer.status_code == 403}
+    assert codes <= {40303, 40304}
+    assert len(stack.books.arrivals("tools/call")) == before + 1
+    assert sum(line["memo"] == "race" for line in stack.books.transfers()) == 1
