@@ -1,0 +1,373 @@
+"""One client connection: deadlines, the strict head, no early bytes, a parting that lets the refusal be read.
+
+A subclass of uvicorn's httptools protocol (chosen by evidence, docs/http-parser.md). The library frames bodies and
+writes answers; this module decides which bytes it gets to see. Invariant: no byte that follows a request is parsed
+before that request was answered, so that nothing hidden in or behind a body becomes a request (FRM-01..11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import httptools
+import orjson
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.contract.refusals import Refusal, Refused
+from gateway.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
+
+Peer = tuple[str, int] | None
+
+OnRefused = Callable[[str, str, Peer], str | None]
+"""(reason, detail, peer) -> the decision id of the record that was made, or `None` where none was."""
+
+AWAITING_HEAD, AWAITING_BODY, SERVING, PARTING = range(4)
+
+FAULT_GRACE_S: Final = 5.0
+"""How long an application may take to notice a body's fault before the connection is cut."""
+
+
+class EarlyBytes(Exception):  # noqa: N818 - what they are
+    """The parser came upon a second message in what it was fed: bytes behind a chunked body."""
+
+
+class Watch:
+    """The clock of all connections of one server: one timer, however many there are."""
+
+    def __init__(self, tick_s: float) -> None:
+        self.connections: set[Connection] = set()
+        self._tick_s = tick_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Connection) -> None:
+        """Look after `connection` until it is discarded."""
+        self.connections.add(connection)
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self._tick_s, self._look, connection.loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in [one for one in self.connections if one.deadline <= now or one.stall_deadline <= now]:
+            connection.overdue(now)
+        self._timer = loop.call_later(self._tick_s, self._look, loop) if self.connections else None
+
+
+class Outlet(asyncio.Transport):
+    """The transport as uvicorn sees it: it writes as ever, and closes by way of the connection's parting."""
+
+    def __init__(self, transport: asyncio.Transport, part: Callable[[], None], parted: Callable[[], bool]) -> None:
+        super().__init__()
+        self.write = transport.write  # type: ignore[method-assign]  # no further call on the hot path
+        self.close = part  # type: ignore[method-assign]
+        self.is_closing = parted  # type: ignore[method-assign]
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection. Made by uvicorn, from the type that `make_protocol` returns.
+
+    An application finds it in `scope["extensions"][DOOR]`. It may read `request_complete`, `fault` and `lost`, and
+    set `task`, which is cancelled at once when the client goes away before its answer is complete.
+    """
+
+    limits: ClassVar[DoorLimits]
+    watch: ClassVar[Watch]
+    on_refused: ClassVar[OnRefused]
+
+    # The head is ours: llhttp checks it too, but reports no part of it, nor of a trailer (requirements G1).
+    on_url = None  # type: ignore[assignment]
+    on_header = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.phase = AWAITING_HEAD
+        self.deadline = self.loop.time() + self.limits.head_s
+        self.stall_deadline = math.inf
+        self.task: asyncio.Task[Any] | None = None
+        self.fault: Refused | None = None
+        self.lost = False
+        self._head: Head | None = None
+        self._pending = bytearray()  # an unfinished head
+        self._body_left = 0  # of Content-Length; negative while the body is chunked
+        self._body_bytes = 0  # as they came, chunks' framing included
+        self._unread = False  # whether bytes of the client are thrown away
+
+    @property
+    def request_complete(self) -> bool:
+        """Whether the whole message has arrived and was framed without a fault."""
+        return self.phase == SERVING
+
+    # What the transport says
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin with a deadline; turn away what is one connection too many."""
+        super().connection_made(transport)
+        self._transport = transport
+        self.transport = Outlet(transport, self._part, self._parted)
+        self.watch.add(self)
+        if len(self.watch.connections) > self.limits.connections:
+            self._refuse(Refused(Refusal.OVERLOADED, "too many connections"))
+
+    def data_received(self, data: bytes) -> None:
+        """Hand the parser a judged head and its body; nothing else."""
+        if self.phase == AWAITING_HEAD:
+            self._receive_head(data)
+        elif self.phase == AWAITING_BODY:
+            self._receive_body(data)
+        elif self.phase == SERVING:
+            self._drop_early_bytes()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: what is done for it ends at once."""
+        self.watch.connections.discard(self)
+        self.lost = True
+        self.phase = PARTING
+        super().connection_lost(exc)
+        if self.task is not None and not self.cycle.response_complete:
+            self.task.cancel()
+
+    def pause_writing(self) -> None:
+        """The client does not read: what is written waits, but not for ever."""
+        self.stall_deadline = self.loop.time() + self.limits.stall_s
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.stall_deadline = math.inf
+        super().resume_writing()
+
+    def overdue(self, now: float) -> None:
+        """A deadline has passed."""
+        if self.phase == PARTING or self.stall_deadline <= now or self.fault is not None:
+            self._transport.abort()
+        elif self.phase == AWAITING_BODY:
+            self._fail(Refused(Refusal.REQUEST_TIMEOUT, "body"))
+        elif self._pending:
+            self._refuse(Refused(Refusal.REQUEST_TIMEOUT, "head"))
+        else:
+            self._part()  # nothing was begun, so nothing is refused
+
+    # Head and body
+
+    def _receive_head(self, data: bytes) -> None:
+        pending = self._pending
+        if pending:
+            searched = len(pending)
+            pending += data
+            end = find_end(pending, searched)
+            if end < 0:
+                self._await_rest(searched)
+                return
+            data = bytes(pending)
+            pending.clear()
+        else:
+            if data.startswith(b"\r\n"):
+                data = data[2:]  # one empty line before a request is nothing (RFC 9112 section 2.2)
+            end = find_end(data)
+            if end < 0:
+                if data:
+                    pending += data
+                    self.deadline = self.loop.time() + self.limits.head_s
+                    self._await_rest(0)
+                return
+        try:
+            head = self._head = read_head(data, end, self.limits)
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        self.phase = AWAITING_BODY
+        self.deadline = self.loop.time() + self.limits.body_s
+        self._body_bytes = 0
+        if head.tamed is not None:
+            data = head.tamed + data[end:]
+        if head.length is None:
+            self._body_left = -1
+        else:
+            self._body_left = end + head.length - len(data)
+            if self._body_left < 0:
+                self._unread, data = True, data[: end + head.length]
+        self._feed(data)
+
+    def _await_rest(self, searched: int) -> None:
+        """Wait for the rest of a head, unless it can't become one that is accepted."""
+        if len(self._pending) > self.limits.head_bytes:
+            self._refuse(Refused(Refusal.HEAD_TOO_LARGE, "more bytes than a head may have"))
+        elif has_bare_line_end(self._pending, searched):
+            self._refuse(Refused(Refusal.REQUEST_MALFORMED, "bare LF"))
+
+    def _receive_body(self, data: bytes) -> None:
+        if self.fault is not None:
+            return
+        if self._body_left >= 0:
+            self._body_left -= len(data)
+            if self._body_left < 0:
+                self._unread, data = True, data[: self._body_left]
+        else:
+            self._body_bytes += len(data)
+            if self._body_bytes > 2 * self.limits.body_bytes + self.limits.head_bytes:
+                # Chunk extensions, trailers and tiny chunks are no part of a body, but bytes all the same.
+                self._fail(Refused(Refusal.BODY_TOO_LARGE, "chunked framing"))
+                return
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is whole, and no protocol is changed: the next head is read as HTTP/1.1
+        except httptools.HttpParserError as error:
+            if self.phase == SERVING:
+                self._unread = True
+            elif self._head is not None:
+                self._refuse(Refused(Refusal.REQUEST_MALFORMED, f"head: {error}"))
+                return
+            else:
+                self._fail(Refused(Refusal.REQUEST_MALFORMED, f"body: {error}"))
+        if self._unread:
+            self._drop_early_bytes()
+
+    def _drop_early_bytes(self) -> None:
+        """Bytes behind a request that is not answered yet are not read as another: the answer closes the connection.
+
+        RFC 9112 section 9.3.2 allows it, no MCP client pipelines, and a smuggled request needs exactly this.
+        """
+        self._unread = True
+        if not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    def _fail(self, refused: Refused) -> None:
+        """The body is at fault: let the application say so, and cut the connection if it doesn't."""
+        self.fault = refused
+        self._unread = True
+        self.deadline = self.loop.time() + FAULT_GRACE_S
+        self.cycle.keep_alive = False
+        self.cycle.message_event.set()
+
+    # What the parser says
+
+    def on_message_begin(self) -> None:
+        """Begin the request whose head was judged."""
+        if self._head is None:
+            raise EarlyBytes
+        super().on_message_begin()
+        self.url = b"/"
+        self.expect_100_continue = self._head.expects_continue
+
+    def on_headers_complete(self) -> None:
+        """Give the application the head as it was judged, not as the parser or a trailer would have it."""
+        head = self._head
+        assert head is not None  # noqa: S101 - the parser can't complete what it was not fed
+        super().on_headers_complete()
+        self._head = None
+        path = head.path.decode("ascii")
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope["method"] = head.method.decode("ascii")
+        scope["path"] = path
+        scope["raw_path"] = head.path
+        scope["query_string"] = head.query
+        scope["headers"] = head.headers
+        scope["extensions"] = {DOOR: self}
+
+    def on_message_complete(self) -> None:
+        """The request is whole; from here on, every byte is early."""
+        self.phase = SERVING
+        self.deadline = math.inf
+        super().on_message_complete()
+
+    # Answers and partings
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head, or part where the client's bytes can't be told apart any more."""
+        self.server_state.total_requests += 1
+        self.task = None
+        if self.phase == PARTING:
+            return
+        if self.phase == AWAITING_BODY or self._unread:
+            self._unread = True
+            self._part()
+            return
+        self.flow.resume_reading()
+        self.phase = AWAITING_HEAD
+        self.deadline = self.loop.time() + self.limits.idle_s
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer without an application: nothing that came can be trusted to be a request."""
+        self._unread = True
+        decision = type(self).on_refused(refused.refusal.reason, refused.detail, self.client)
+        row = refused.refusal.value
+        error: dict[str, Any] = {"code": row.code, "message": row.sentence}
+        if decision is not None:
+            error["data"] = {"decisionId": decision}
+        body = orjson.dumps({"jsonrpc": "2.0", "error": error})
+        lines = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"cache-control", b"no-store"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        if row.retry_after_s:
+            lines.append((b"retry-after", b"%d" % row.retry_after_s))
+        if decision is not None:
+            lines.append((b"ostiary-decision", decision.encode("ascii")))
+        head = b"".join(b"%b: %b\r\n" % line for line in lines)
+        self._transport.write(STATUS_LINE[row.status] + head + b"\r\n" + body)
+        self._part()
+
+    def _part(self) -> None:
+        """Close, but read on for a moment where the client still sends: a reset would destroy the answer unread."""
+        if self.phase == PARTING:
+            return
+        self.phase = PARTING
+        self._pending.clear()
+        if self._transport.is_closing():
+            return
+        if self._unread and self.limits.linger_s > 0:
+            self.deadline = self.loop.time() + self.limits.linger_s
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            self.flow.resume_reading()
+        else:
+            self.deadline = self.loop.time() + self.limits.stall_s
+            self._transport.close()
+
+    def _parted(self) -> bool:
+        return self.phase == PARTING
+
+
+def make_protocol(limits: DoorLimits, on_refused: OnRefused) -> type[Connection]:
+    """The protocol type for one server (`uvicorn.Config(http=...)`), with its own clock."""
+    shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.stall_s, limits.linger_s or math.inf)
+    members = {
+        "limits": limits,
+        "watch": Watch(min(0.5, shortest / 4)),
+        "on_refused": staticmethod(on_refused),
+    }
+    return type("BoundConnection", (Connection,), members)
+
+
+def server_options(limits: DoorLimits, on_refused: OnRefused) -> dict[str, Any]:
+    """What the door asks of `uvicorn.Config`: its protocol, and nothing that would rewrite or disclose.
+
+    No WebSocket, no `X-Forwarded-*` taken for the client, no `Server` header, no access log (audit and the canonical
+    line say more), uvloop.
+    """
+    return {
+        "http": make_protocol(limits, on_refused),
+        "ws": "none",
+        "interface": "asgi3",
+        "proxy_headers": False,
+        "server_header": False,
+        "access_log": False,
+        "loop": "uvloop",
+    }

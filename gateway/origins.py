@@ -1,0 +1,59 @@
+"""Which hosts and origins are served: compared exactly, after parsing, against configuration (requirements G4, ORG).
+
+Sans-IO. All spellings that RFC 9110 section 4.2.3 calls equal are laid out once at start; a request is one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def accepted_hosts(public_url: str, host: str, port: int, allowed_hosts: Iterable[str] = ()) -> frozenset[str]:
+    """The `Host` values that are served: the authority of `public_url`, of the listener, and `allowed_hosts`.
+
+    In lower case. Where the port is the default one of `public_url`'s scheme (of `http` for the listener), the forms
+    without it and with an empty one are equal. Raises `ValueError` for an entry that is not an authority.
+    """
+    parts = urlsplit(public_url)
+    listener = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    spelled: set[str] = set()
+    spelled |= _spellings(parts.netloc, parts.scheme)
+    spelled |= _spellings(f"{listener}:{port}", "http")
+    for entry in allowed_hosts:
+        spelled |= _spellings(entry, parts.scheme)
+    return frozenset(spelled)
+
+
+def _spellings(authority: str, scheme: str) -> set[str]:
+    parts = urlsplit(f"//{authority}")
+    if not parts.hostname or parts.netloc != authority or "@" in authority or authority != authority.strip():
+        raise ValueError(f"not an authority: {authority!r}")
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    default = DEFAULT_PORTS.get(scheme)
+    port = parts.port or default
+    if port != default:
+        return {f"{name}:{port}"}
+    return {name, f"{name}:", f"{name}:{port}"}
+
+
+def cors_headers(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """What an answer to a page of an allowed origin carries. Never a wildcard, never credentials."""
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", b"ostiary-decision, www-authenticate, retry-after"),
+        (b"vary", b"Origin"),
+    )
+
+
+def preflight_headers(origin: bytes, requested: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """The answer to a page of an allowed origin that asks whether it may POST with the headers `requested`."""
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-methods", b"POST"),
+        (b"access-control-allow-headers", requested),
+        (b"access-control-max-age", b"600"),
+        (b"vary", b"Origin, Access-Control-Request-Headers"),
+    )
