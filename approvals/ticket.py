@@ -1,4 +1,4 @@
-"""What an approval is: a ticket bound to one exact effect, its states, its uses, and who may decide it.
+"""What an approval is: a ticket bound to one exact effect, its states, its uses, and the ways to be told no.
 
 Values and rules only; `desk.py` applies them and `store.py` makes their transitions atomic. Nothing here is I/O.
 """
@@ -9,6 +9,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+class StoreUnavailable(Exception):  # noqa: N818 - the room's own word; only the house refuses
+    """The store failed, was locked, did not answer in time, or its commit is unknown. Nothing may run."""
+
+
+class TooManyTickets(Exception):  # noqa: N818 - what happened, not an accident
+    """The requester opened as many tickets in the last hour as one may. `retry_after_s`: seconds."""
+
+    def __init__(self, retry_after_s: int = 60) -> None:
+        super().__init__("too many tickets were opened in the last hour")
+        self.retry_after_s = retry_after_s
+
+
+class TicketUnknown(Exception):  # noqa: N818 - one answer for what is absent, foreign, malformed or guessed
+    """No ticket that this reader may know of has this id. Says nothing else, so that nothing can be learnt."""
+
+
+class NotAllowed(Exception):  # noqa: N818 - the counter's own no
+    """This person may not do this. `why` is a stable name; `scopes` are what the token would have to carry."""
+
+    def __init__(self, why: str, *, scopes: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.why = why
+        self.scopes = scopes
+
+
+class ActInvalid(ValueError):  # noqa: N818 - what was handed in
+    """What the person handed in has not the form that the act needs. The text is a stable name."""
+
+
+class MovedOn(Exception):  # noqa: N818 - a conflict with what happened meanwhile
+    """The ticket is no longer what the person saw, or its state does not admit the act. Nothing was changed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Unapprovable(ValueError):  # noqa: N818 - says what is wrong with the terms
+    """Nobody could approve under these terms: an unreadable approver, none, or too few. The text says which."""
 
 
 class State(StrEnum):
@@ -33,14 +74,60 @@ class Run(StrEnum):
     UNKNOWN = "unknown"
 
 
+MOVES: Mapping[State, Mapping[str, State]] = {
+    State.PENDING: {
+        "approve": State.APPROVED,
+        "deny": State.DENIED,
+        "expire": State.EXPIRED,
+        "withdraw": State.WITHDRAWN,
+    },
+    State.APPROVED: {
+        "exhaust": State.USED,
+        "expire": State.EXPIRED,
+        "revoke": State.REVOKED,
+    },
+}
+"""Every move that a ticket can make, by verb. A state that is absent here is final.
+
+`exhaust` is the end of the last use: while that use runs, the ticket is `approved` with none left, so that it can
+still be revoked, and a use that is restored never revives a ticket that was.
+"""
+
+RUN_MOVES: Mapping[Run, frozenset[Run]] = {
+    Run.CLAIMED: frozenset({Run.SENT, Run.FAILED, Run.UNKNOWN}),
+    Run.SENT: frozenset({Run.EXECUTED, Run.FAILED, Run.UNKNOWN}),
+    # The holder of a lapsed lease may still learn how its call ended, as long as no person has resolved it.
+    Run.UNKNOWN: frozenset({Run.EXECUTED, Run.FAILED}),
+}
+"""Every move that a use can make. `executed` and `failed` are final."""
+
+OPEN_RUNS = frozenset({Run.CLAIMED, Run.SENT})
+
+
+def sources(target: Run) -> tuple[Run, ...]:
+    """The states from which a use may move to `target`."""
+    return tuple(run for run, targets in RUN_MOVES.items() if target in targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the policy wants of an approval now: uses, lifetime in seconds, who may decide, how many of them."""
+
+    uses: int = 1
+    ttl_s: int = 3600
+    approvers: tuple[str, ...] = ()
+    min_approvers: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The exact effect that a call would have.
 
-    `digest` (SHA-256, hex) covers, in RFC 8785 form, every member but `tool_digest`, `arguments` and `claims` themselves
-    (the arguments, `inputResponses` and bound `_meta` keys enter by their own digest): it finds the ticket. `tool_digest`
-    is compared afterwards: a changed definition makes the ticket stale. `arguments` is what reviewers are shown,
-    before masking; `shown_meta` are the bound `_meta` keys and input responses, for the same purpose.
+    `digest` (SHA-256, hex) covers, in RFC 8785 form, every member but `tool_digest`, `arguments` and `claims`
+    themselves (the arguments, `inputResponses` and bound `_meta` keys enter by their own digest): it finds the
+    ticket. `tool_digest` is compared afterwards: a changed definition makes the ticket stale. `arguments` is what
+    reviewers are shown, before masking; `shown_meta` are the bound `_meta` keys and input responses, for the same
+    purpose.
     """
 
     issuer: str
@@ -59,7 +146,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A ticket as the desk hands it out (JSON form: design.md, "Approvals API"). Times: seconds since the epoch."""
+    """A ticket as the desk hands it out (JSON form: docs/approvals.md). Times: seconds since the epoch.
+
+    `decisions` are `{by, verb, comment, at}`, `runs` `{state, at, resolved}`, `earlier` the uses that earlier tickets
+    of the same effect had: `{ticket, state, at}`. Where only the bookkeeping was read, `asked.arguments` is empty.
+    """
 
     id: str
     state: State
@@ -75,6 +166,7 @@ class Ticket:
     runs: tuple[Mapping[str, Any], ...]
     created_at: float
     expires_at: float
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +182,22 @@ class Held:
     """No use was consumed. `why` is one of:
 
     `pending` (a ticket waits for people; 40303), `denied`, `in_flight`, `unknown`, `unapprovable` (nobody could
-    approve it) (all 40304). `ticket` is the one that the caller may look at.
+    approve it) (all 40304). `ticket` is the one that the caller may look at; one that is `unapprovable` was never
+    stored, its id is `""`, and `detail` says what is wrong with the terms (for the record, not for the caller).
     """
 
     why: str
     ticket: Ticket
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A ticket or a use moved; the house writes it into the audit chain as a record of kind `approval`.
 
-    `verb`: request, approve, deny, revoke, withdraw, expire, claim, restore, sent, executed, failed, unknown, resolve.
-    `by` is `ISSUER|SUBJECT`, `local:UID@HOST` or `ostiary` (the gateway itself). `seen` is the digest of what they saw.
+    `verb`: request, approve, deny, revoke, withdraw, expire, claim, restore, sent, executed, failed, unknown,
+    resolve. `by` is `ISSUER|SUBJECT` (the issuer ends at the first `|`), `local:UID@HOST` or `ostiary` (the gateway
+    itself). `seen` is the digest of what they saw.
     """
 
     ticket: Ticket

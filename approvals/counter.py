@@ -1,0 +1,257 @@
+"""The people's side of the desk: look, approve, deny, revoke, withdraw, resolve.
+
+Four eyes: whoever asks, by whatever client, never decides. A ticket that is neither one's own nor one's to decide
+answers like one that is not there. A person's act counts only with its record, which is durable before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from approvals.approvers import LOCAL, Approver, Person, enough, may_decide, read_approver
+from approvals.ledger import Filed, Ledger
+from approvals.showing import is_what_stands, iso, show, standing
+from approvals.store import Store
+from approvals.ticket import (
+    MOVES,
+    ActInvalid,
+    MovedOn,
+    NotAllowed,
+    Run,
+    State,
+    StoreUnavailable,
+    Ticket,
+    TicketUnknown,
+    Transition,
+    Unapprovable,
+)
+
+Journal = Callable[[Transition], Awaitable[None]]
+
+READ = "approvals:read"
+REQUEST = "approvals:request"
+DECIDE = "approvals:decide"
+
+MOST_CHARACTERS = 4000
+MOST_PER_PAGE = 100
+PAGE_BYTES = 4 * 1024 * 1024
+JOURNAL_S = 2.0
+
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{23}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a verb needs: a scope, the ticket's states that admit it, and whether a local administrator may do it."""
+
+    scope: str
+    states: frozenset[State]
+    local: bool = False
+
+
+def _from(verb: str) -> frozenset[State]:
+    return frozenset(state for state, verbs in MOVES.items() if verb in verbs)
+
+
+ACTS: Mapping[str, Act] = {
+    "approve": Act(DECIDE, _from("approve"), local=True),
+    "deny": Act(DECIDE, _from("deny"), local=True),
+    "revoke": Act(DECIDE, _from("revoke"), local=True),
+    "withdraw": Act(REQUEST, _from("withdraw")),
+    "resolve": Act(DECIDE, frozenset(State)),
+}
+
+
+class Counter:
+    """What people may do with tickets. `issuers`: whose tokens may decide; `page_url`: where reviewers' pages live.
+
+    `journal` writes a transition into the audit chain; what it raises ends the act, and nothing has changed. It must
+    not come back to the desk: a person's act waits for it inside the transaction, at most `JOURNAL_S`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        *,
+        page_url: str,
+        issuers: Sequence[str],
+        clock: Callable[[], float] = time.time,
+        local_approve: bool = False,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._page_url = page_url.rstrip("/")
+        self._issuers = tuple(issuers)
+        self._clock = clock
+        self._local_approve = local_approve
+
+    def describe(self, ticket: Ticket) -> dict[str, Any]:
+        """What a refused caller is told: `{id, state, page, expiresAt}`; `{}` for one that was never stored."""
+        if not ticket.id:
+            return {}
+        return {
+            "id": ticket.id,
+            "state": standing(ticket, self._clock()).state.value,
+            "page": f"{self._page_url}/{ticket.id}",
+            "expiresAt": iso(ticket.expires_at),
+        }
+
+    async def page(
+        self, person: Person, *, state: State | None = None, cursor: str | None = None, limit: int = 50
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Tickets that this person asked for or may decide, newest first, and the cursor of what follows.
+
+        Raises `NotAllowed`, `ActInvalid` (a cursor that this desk did not make), `StoreUnavailable`.
+        """
+        require(person, READ)
+        before = None if cursor is None else _position(cursor)
+        now = self._clock()
+        limit = max(1, min(limit, MOST_PER_PAGE))
+        found, more = await self._store.read(
+            lambda ledger: ledger.page(
+                person, state=state, before=before, limit=limit, budget=PAGE_BYTES, now=now
+            )
+        )  # fmt: skip
+        following = _cursor(found[-1].ticket) if more and found else None
+        return [self._show(filed, now) for filed in found], following
+
+    async def show(self, person: Person, ticket_id: str) -> dict[str, Any]:
+        """One ticket as this person may see it. Raises `NotAllowed`, `TicketUnknown`, `StoreUnavailable`."""
+        require(person, READ)
+        now = self._clock()
+        return self._show(await self._store.read(lambda ledger: _look(ledger, person, ticket_id)), now)
+
+    async def act(
+        self, verb: str, person: Person, ticket_id: str, *, comment: str = "", seen: str = ""
+    ) -> dict[str, Any]:
+        """Approve, deny, revoke, withdraw or resolve -> the ticket as it is then.
+
+        `seen` is the digest of what the person was shown; where given, the act fails if that is not what stands.
+        Raises `NotAllowed`, `TicketUnknown`, `MovedOn`, `ActInvalid`, `StoreUnavailable`, what the journal raises.
+        """
+        rule = ACTS[verb]
+        require(person, rule.scope)
+        if person.local and not rule.local:
+            raise NotAllowed("not_locally")
+        if len(comment) > MOST_CHARACTERS:
+            raise ActInvalid("comment_too_long")
+        if verb == "resolve" and not comment.strip():
+            raise ActInvalid("comment_required")
+
+        async def work(ledger: Ledger) -> dict[str, Any]:
+            now = self._clock()
+            filed = await _look(ledger, person, ticket_id)
+            self._permit(verb, person, filed)
+            if seen and not is_what_stands(filed.ticket, seen, self._store.vault, self._page_url, now):
+                raise MovedOn("stale")
+            state = standing(filed.ticket, now).state
+            if state not in rule.states:
+                raise MovedOn(state.value)
+            target = self._target(verb, person, filed)
+            if verb == "resolve":
+                if not await ledger.resolve(filed, now):
+                    raise MovedOn("nothing_unknown")
+                filed = await _look(ledger, person, ticket_id)
+            if not await ledger.decide(filed, verb, person, comment=comment, seen=seen, target=target, now=now):
+                raise MovedOn("moved")
+            after = await _look(ledger, person, ticket_id)
+            await self._record(Transition(after.ticket, verb, person.by, now, comment, seen))
+            return self._show(after, now)
+
+        return await self._store.write(work, patience_s=JOURNAL_S)
+
+    def _permit(self, verb: str, person: Person, filed: Filed) -> None:
+        asked = filed.ticket.asked
+        requester = person.party == (asked.issuer, asked.subject)
+        if verb == "withdraw":
+            if not requester:
+                raise NotAllowed("not_your_request")
+            return
+        if verb == "revoke" and requester:
+            return
+        if person.party in filed.parties or (person.local and asked.issuer == LOCAL):
+            raise NotAllowed("own_request")
+        if person.local:
+            if verb == "approve" and not self._local_approve:
+                raise NotAllowed("not_locally")
+            return
+        if not may_decide(self._approvers(filed.ticket), person):
+            raise NotAllowed("not_an_approver")
+
+    def _target(self, verb: str, person: Person, filed: Filed) -> State:
+        state = filed.ticket.state
+        if verb == "resolve":
+            if filed.running is None or filed.running.run is not Run.UNKNOWN:
+                raise MovedOn("nothing_unknown")
+            return state
+        if verb != "approve":
+            return MOVES[state][verb]
+        if any(one.party == person.party or (one.local and person.local) for one in filed.approvals):
+            raise MovedOn("already_approved")
+        agreed = enough(
+            [*filed.approvals, person],
+            self._approvers(filed.ticket),
+            filed.ticket.min_approvers,
+            filed.parties,
+            local=self._local_approve,
+        )
+        return MOVES[state][verb] if agreed else state
+
+    def _approvers(self, ticket: Ticket) -> list[Approver]:
+        # An entry whose issuer was taken out of the configuration since then names nobody any more.
+        approvers = []
+        for entry in ticket.approvers:
+            try:
+                approvers.append(read_approver(entry, self._issuers))
+            except Unapprovable:
+                continue
+        return approvers
+
+    def _show(self, filed: Filed, now: float) -> dict[str, Any]:
+        return show(filed.ticket, self._store.vault, self._page_url, now)
+
+    async def _record(self, transition: Transition) -> None:
+        try:
+            async with asyncio.timeout(JOURNAL_S):
+                await self._journal(transition)
+        except TimeoutError as fault:
+            raise StoreUnavailable("the transition was not recorded in time") from fault
+
+
+def require(person: Person, scope: str) -> None:
+    """Raises `NotAllowed` for a token without this scope; a local administrator has no token."""
+    if not person.local and scope not in person.scopes:
+        raise NotAllowed("insufficient_scope", scopes=(scope,))
+
+
+async def _look(ledger: Ledger, person: Person, ticket_id: str) -> Filed:
+    if not _ID.match(ticket_id) or not await ledger.is_readable(person, ticket_id):
+        raise TicketUnknown
+    filed = await ledger.whole(ticket_id)
+    if filed is None:
+        raise TicketUnknown
+    return filed
+
+
+def _cursor(ticket: Ticket) -> str:
+    return base64.urlsafe_b64encode(struct.pack(">d", ticket.created_at) + ticket.id.encode()).decode().rstrip("=")
+
+
+def _position(cursor: str) -> tuple[float, str]:
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        at, ticket_id = struct.unpack(">d", raw[:8])[0], raw[8:].decode("ascii")
+    except (ValueError, binascii.Error, struct.error):
+        raise ActInvalid("cursor_invalid") from None
+    if not _ID.match(ticket_id) or not 0 <= at < 1e12:
+        raise ActInvalid("cursor_invalid")
+    return at, ticket_id

@@ -1,0 +1,422 @@
+"""The statements of one transaction over tickets, decisions and uses.
+
+Every transition is one compare-and-set statement, and its result decides: a method that moves something returns
+whether it did, and the caller believes nothing else. Rows leave as `Filed`, with what is sealed opened and checked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Select, and_, case, func, null, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ColumnElement
+
+from approvals.approvers import Approver, Party, Person, entries_of
+from approvals.schema import decisions, eligible, tickets, uses
+from approvals.ticket import OPEN_RUNS, Asked, Run, State, StoreUnavailable, Ticket, sources
+from approvals.vault import Vault, effect_of
+
+LIVE = (State.PENDING, State.APPROVED)
+MOST_OF_ONE_EFFECT = 20
+MOST_EARLIER = 10
+BATCH = 100
+
+_light = [column for column in tickets.c if column.name != "shown"]
+_SUMMARY = select(
+    *_light, uses.c.state.label("run_state"), uses.c.lease_until.label("run_lease")
+).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))  # fmt: skip
+
+
+def new_id() -> str:
+    """144 random bits, URL-safe, in exactly one spelling; never looks like an option of a command."""
+    while (name := secrets.token_urlsafe(18)).startswith("-"):
+        pass
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The use that keeps a ticket busy: in flight until `lease_until`, or of unknown outcome."""
+
+    use_id: str
+    run: Run
+    lease_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """A ticket as it was read, with what a compare-and-set needs. `approvals`: the people who said yes, as then."""
+
+    ticket: Ticket
+    version: int
+    parties: tuple[Party, ...]
+    running: Open | None
+    approvals: tuple[Person, ...] = ()
+
+
+class Ledger:
+    """One transaction's view. Made by `Store.read` and `Store.write`; not to be kept beyond them."""
+
+    def __init__(self, connection: AsyncConnection, vault: Vault) -> None:
+        self.connection = connection
+        self._vault = vault
+
+    # Reading
+
+    async def of_effect(self, asked: Asked, now: float) -> list[Filed]:
+        """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
+        weighs = or_(
+            tickets.c.state.in_(LIVE),
+            tickets.c.running.is_not(None),
+            and_(tickets.c.state == State.DENIED, tickets.c.expires_at > now),
+        )
+        query = _SUMMARY.where(tickets.c.lookup.in_(self._vault.lookups(asked)), weighs)
+        query = query.order_by(tickets.c.created_at.desc()).limit(MOST_OF_ONE_EFFECT)
+        rows = (await self.connection.execute(query)).all()
+        said = await self._said([row.id for row in rows if row.state == State.APPROVED])
+        effect = effect_of(asked).hex()
+        filed = []
+        for row in rows:
+            bond = self._bond(row)
+            if bond["effect"] != effect:
+                raise StoreUnavailable(f"ticket {row.id} was filed under another effect")
+            filed.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
+        return filed
+
+    async def holding(self, use_id: str) -> Filed | None:
+        """The bookkeeping of the ticket that this use belongs to, or None."""
+        belongs = select(uses.c.ticket_id).where(uses.c.id == use_id).scalar_subquery()
+        row = (await self.connection.execute(_SUMMARY.where(tickets.c.id == belongs))).one_or_none()
+        return None if row is None else self._filed(row, self._bond(row), None)
+
+    async def whole(self, ticket_id: str) -> Filed | None:
+        """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""
+        found = await self._whole(
+            _SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id == ticket_id), earlier=True
+        )
+        return found[0] if found else None
+
+    async def page(
+        self,
+        person: Person,
+        *,
+        state: State | None,
+        before: tuple[float, str] | None,
+        limit: int,
+        budget: int,
+        now: float,
+    ) -> tuple[list[Filed], bool]:
+        """Tickets that this person asked for or may decide (a local administrator: all), newest first, and whether
+        more follow. At most `limit`, and no more than `budget` bytes of arguments (but always one).
+        """
+        query = select(tickets.c.id, tickets.c.weight).order_by(tickets.c.created_at.desc(), tickets.c.id.desc())
+        if not person.local:
+            query = query.where(_readable(person))
+        if state is not None:
+            query = query.where(_stands(state, now))
+        if before is not None:
+            at, ticket_id = before
+            query = query.where(
+                or_(tickets.c.created_at < at, and_(tickets.c.created_at == at, tickets.c.id < ticket_id))
+            )
+        rows = (await self.connection.execute(query.limit(limit + 1))).all()
+        chosen: list[str] = []
+        for row in rows[:limit]:
+            budget -= row.weight
+            if budget < 0 and chosen:
+                break
+            chosen.append(row.id)
+        found = await self._whole(_SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id.in_(chosen)))
+        found.sort(key=lambda filed: chosen.index(filed.ticket.id))
+        return found, len(chosen) < len(rows)
+
+    async def is_readable(self, person: Person, ticket_id: str) -> bool:
+        """Whether this person asked for the ticket or is named by its approvers."""
+        query = select(tickets.c.id).where(tickets.c.id == ticket_id)
+        if not person.local:
+            query = query.where(_readable(person))
+        return (await self.connection.execute(query)).one_or_none() is not None
+
+    async def opened_since(self, asked: Asked, since: float) -> int:
+        """How many tickets this requester opened after `since`."""
+        query = select(func.count()).select_from(tickets)
+        query = query.where(tickets.c.issuer == asked.issuer, tickets.c.subject == asked.subject)
+        return int((await self.connection.execute(query.where(tickets.c.created_at > since))).scalar_one())
+
+    async def overdue(self, now: float) -> list[Filed]:
+        """A batch of live tickets whose time is over."""
+        rows = (await self.connection.execute(_SUMMARY.where(_is_overdue(now)).limit(BATCH))).all()
+        return [self._filed(row, self._bond(row), None) for row in rows]
+
+    async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
+        """A batch of open uses: those whose lease lapsed, and those that `owner` left behind (all but `held`)."""
+        lost: ColumnElement[bool] = uses.c.lease_until <= now
+        if owner is not None:
+            lost = or_(lost, and_(uses.c.owner == owner, uses.c.id.not_in(list(held))))
+        query = select(uses.c.id).where(uses.c.state.in_(list(OPEN_RUNS)), lost).limit(BATCH)
+        return list((await self.connection.execute(query)).scalars())
+
+    # Moving
+
+    async def file(self, ticket: Ticket, approvers: Sequence[Approver], parties: Sequence[Party]) -> bool:
+        """Store a new pending ticket; False if a live one of the same effect is there already."""
+        asked = ticket.asked
+        shown = orjson.dumps(
+            {"arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification}
+        )
+        bond = orjson.dumps({"effect": effect_of(asked).hex(), "digest": asked.digest, "parties": parties})
+        sealed = self._vault.seal(shown, ticket.id, "shown")
+        values = {
+            "id": ticket.id, "version": 1, "lookup": self._vault.lookups(asked)[0], "key_id": self._vault.key_id,
+            "state": ticket.state, "issuer": asked.issuer, "subject": asked.subject, "client": asked.client,
+            "server": asked.server, "resource": asked.resource, "environment": asked.environment,
+            "method": asked.method, "name": asked.name, "tool_digest": asked.tool_digest,
+            "reasons": _texts(ticket.reasons), "approvers": _texts(ticket.approvers), "mask": _texts(ticket.mask),
+            "min_approvers": ticket.min_approvers, "uses": ticket.uses, "uses_left": ticket.uses_left,
+            "created_at": ticket.created_at, "expires_at": ticket.expires_at,
+            "bond": self._vault.seal(bond, ticket.id, "bond"), "shown": sealed, "weight": len(sealed),
+        }  # fmt: skip
+        insert = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
+        filed = await self.connection.execute(insert(tickets).values(values).on_conflict_do_nothing())
+        if filed.rowcount != 1:
+            return False
+        entries = [{"ticket_id": ticket.id, "entry": entry} for entry in {approver.entry for approver in approvers}]
+        await self.connection.execute(eligible.insert(), entries)
+        return True
+
+    async def move(self, filed: Filed, target: State, now: float) -> bool:
+        """From the state that was read to `target`, if nothing moved meanwhile; an approval also needs time left."""
+        query = update(tickets).where(tickets.c.id == filed.ticket.id, tickets.c.version == filed.version)
+        query = query.where(tickets.c.state == filed.ticket.state)
+        if target in (State.APPROVED, State.DENIED):
+            query = query.where(tickets.c.expires_at > now)
+        moved = await self.connection.execute(query.values(state=target, version=tickets.c.version + 1))
+        return moved.rowcount == 1
+
+    async def decide(
+        self, filed: Filed, verb: str, person: Person, *, comment: str, seen: str, target: State, now: float
+    ) -> bool:
+        """Write a decision down and move the ticket by it (`target` may be the state it is in: a quorum grows)."""
+        if not await self.move(filed, target, now):
+            return False
+        decision_id = new_id()
+        who = {
+            "issuer": person.issuer, "subject": person.subject, "client": person.client, "local": person.local,
+            "scopes": sorted(person.scopes), "groups": sorted(person.groups),
+        }  # fmt: skip
+        said = orjson.dumps(
+            {"id": decision_id, "verb": verb, "who": who, "by": person.by, "comment": comment, "seen": seen}
+        )
+        await self.connection.execute(
+            decisions.insert().values(
+                id=decision_id, ticket_id=filed.ticket.id, verb=verb, at=now,
+                sealed=self._vault.seal(said, filed.ticket.id, "decision"),
+            )
+        )  # fmt: skip
+        return True
+
+    async def claim(self, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float) -> bool:
+        """Take one use of an approved ticket, if it is still exactly what was read, in time, and nothing runs."""
+        taken = await self.connection.execute(
+            update(tickets)
+            .where(
+                tickets.c.id == filed.ticket.id, tickets.c.version == filed.version,
+                tickets.c.state == State.APPROVED, tickets.c.uses_left > 0, tickets.c.running.is_(None),
+                tickets.c.expires_at > now,
+            )
+            .values(uses_left=tickets.c.uses_left - 1, running=use_id, version=tickets.c.version + 1)
+        )  # fmt: skip
+        if taken.rowcount != 1:
+            return False
+        await self.connection.execute(
+            uses.insert().values(
+                id=use_id, ticket_id=filed.ticket.id, state=Run.CLAIMED, owner=owner, lease_until=lease_until,
+                claimed_at=now, at=now,
+            )
+        )  # fmt: skip
+        return True
+
+    async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None) -> bool:
+        """Move a use, held by `owner` where given; False if its state does not admit it or a person resolved it.
+
+        A known end frees the ticket, an unknown one keeps it busy; the end of the last use makes it `used`.
+        """
+        query = update(uses).where(
+            uses.c.id == use_id, uses.c.state.in_(sources(target)), uses.c.resolved_at.is_(None)
+        )
+        if owner is not None:
+            query = query.where(uses.c.owner == owner)
+        moved = await self.connection.execute(query.values(state=target, at=now))
+        if moved.rowcount != 1:
+            return False
+        if target is not Run.SENT:
+            await self.connection.execute(
+                update(tickets)
+                .where(tickets.c.running == use_id)
+                .values(
+                    running=tickets.c.running if target is Run.UNKNOWN else null(),
+                    state=case(
+                        (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0), State.USED.value),
+                        else_=tickets.c.state,
+                    ),
+                    version=tickets.c.version + 1,
+                )
+            )
+        return True
+
+    async def give_back(self, use_id: str, owner: str, now: float) -> bool:
+        """A use of which provably not one byte left: it failed, and the ticket has it again. Once only."""
+        closed = await self.connection.execute(
+            update(uses)
+            .where(uses.c.id == use_id, uses.c.owner == owner, uses.c.state.in_(list(OPEN_RUNS)))
+            .values(state=Run.FAILED, at=now)
+        )
+        if closed.rowcount != 1:
+            return False
+        freed = await self.connection.execute(
+            update(tickets)
+            .where(tickets.c.running == use_id, tickets.c.uses_left < tickets.c.uses)
+            .values(running=null(), uses_left=tickets.c.uses_left + 1, version=tickets.c.version + 1)
+        )
+        return freed.rowcount == 1
+
+    async def resolve(self, filed: Filed, now: float) -> bool:
+        """Set the unknown use of this ticket aside: a person looked into it. Its outcome stays `unknown`."""
+        if filed.running is None:
+            return False
+        query = update(uses).where(uses.c.id == filed.running.use_id, uses.c.state == Run.UNKNOWN)
+        if (await self.connection.execute(query.values(resolved_at=now))).rowcount != 1:
+            return False
+        freed = await self.connection.execute(
+            update(tickets)
+            .where(tickets.c.id == filed.ticket.id, tickets.c.running == filed.running.use_id)
+            .values(running=null(), version=tickets.c.version + 1)
+        )
+        return freed.rowcount == 1
+
+    async def extend(self, use_ids: Sequence[str], owner: str, lease_until: float) -> None:
+        """Hold these open uses longer."""
+        query = update(uses).where(uses.c.id.in_(use_ids), uses.c.owner == owner, uses.c.state.in_(list(OPEN_RUNS)))
+        await self.connection.execute(query.values(lease_until=lease_until))
+
+    # Opening what is sealed
+
+    def _bond(self, row: Any) -> dict[str, Any]:
+        bond: dict[str, Any] = orjson.loads(self._vault.open(row.bond, row.id, "bond"))
+        return bond
+
+    async def _said(self, ticket_ids: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+        if not ticket_ids:
+            return {}
+        query = (
+            select(decisions).where(decisions.c.ticket_id.in_(ticket_ids)).order_by(decisions.c.at, decisions.c.id)
+        )
+        said: dict[str, list[Mapping[str, Any]]] = {}
+        for row in (await self.connection.execute(query)).all():
+            one = orjson.loads(self._vault.open(row.sealed, row.ticket_id, "decision"))
+            if one["id"] != row.id:
+                raise StoreUnavailable(f"ticket {row.ticket_id}: a decision was copied in the database")
+            said.setdefault(row.ticket_id, []).append({**one, "at": row.at})
+        return said
+
+    async def _whole(self, query: Select[Any], *, earlier: bool = False) -> list[Filed]:
+        rows = (await self.connection.execute(query)).all()
+        said = await self._said([row.id for row in rows])
+        ran: dict[str, list[Mapping[str, Any]]] = {}
+        runs = (
+            select(uses).where(uses.c.ticket_id.in_([row.id for row in rows])).order_by(uses.c.claimed_at, uses.c.id)
+        )
+        for run in (await self.connection.execute(runs)).all():
+            one = {"state": run.state, "at": run.at, "resolved": run.resolved_at is not None}
+            ran.setdefault(run.ticket_id, []).append(one)
+        filed = []
+        for row in rows:
+            shown = orjson.loads(self._vault.open(row.shown, row.id, "shown"))
+            before = await self._earlier(row) if earlier else ()
+            filed.append(
+                self._filed(
+                    row,
+                    self._bond(row),
+                    None,
+                    shown=shown,
+                    said=said.get(row.id, ()),
+                    ran=ran.get(row.id, ()),
+                    earlier=before,
+                )
+            )
+        return filed
+
+    async def _earlier(self, row: Any) -> tuple[Mapping[str, Any], ...]:
+        query = select(uses.c.ticket_id, uses.c.state, uses.c.at).join(tickets, tickets.c.id == uses.c.ticket_id)
+        query = query.where(
+            tickets.c.lookup == row.lookup, tickets.c.id != row.id, uses.c.claimed_at < row.created_at
+        )
+        found = (await self.connection.execute(query.order_by(uses.c.at.desc()).limit(MOST_EARLIER))).all()
+        return tuple({"ticket": one.ticket_id, "state": one.state, "at": one.at} for one in found)
+
+    def _filed(
+        self,
+        row: Any,
+        bond: Mapping[str, Any],
+        asked: Asked | None,
+        *,
+        shown: Mapping[str, Any] | None = None,
+        said: Sequence[Mapping[str, Any]] = (),
+        ran: Sequence[Mapping[str, Any]] = (),
+        earlier: tuple[Mapping[str, Any], ...] = (),
+    ) -> Filed:
+        effect = Asked(
+            row.issuer, row.subject, row.client, row.server, row.resource, row.environment, row.method, row.name,
+            arguments=asked.arguments if asked else shown["arguments"] if shown else {},
+            digest=bond["digest"], tool_digest=row.tool_digest,
+            shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
+        )  # fmt: skip
+        ticket = Ticket(
+            id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",
+            reasons=tuple(orjson.loads(row.reasons)), approvers=tuple(orjson.loads(row.approvers)),
+            min_approvers=row.min_approvers, mask=tuple(orjson.loads(row.mask)),
+            decisions=tuple({key: one[key] for key in ("by", "verb", "comment", "at")} for one in said),
+            uses=row.uses, uses_left=row.uses_left, runs=tuple(ran), created_at=row.created_at,
+            expires_at=row.expires_at, earlier=earlier,
+        )  # fmt: skip
+        running = None if row.running is None else Open(row.running, Run(row.run_state), row.run_lease)
+        return Filed(
+            ticket=ticket,
+            version=row.version,
+            parties=tuple((issuer, subject) for issuer, subject in bond["parties"]),
+            running=running,
+            approvals=tuple(_person(one["who"]) for one in said if one["verb"] == "approve"),
+        )
+
+
+def _texts(texts: Sequence[str]) -> str:
+    return orjson.dumps(texts).decode()
+
+
+def _person(who: Mapping[str, Any]) -> Person:
+    scopes, groups = frozenset(who["scopes"]), frozenset(who["groups"])
+    return Person(who["issuer"], who["subject"], who["client"], scopes, groups, local=who["local"])
+
+
+def _readable(person: Person) -> ColumnElement[bool]:
+    own = and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+    named = select(eligible.c.ticket_id).where(eligible.c.entry.in_(entries_of(person)))
+    return or_(own, tickets.c.id.in_(named))
+
+
+def _is_overdue(now: float) -> ColumnElement[bool]:
+    # With its last use in flight an approved ticket is as good as used: how it ends is for that use to say.
+    waiting = or_(tickets.c.state == State.PENDING, and_(tickets.c.state == State.APPROVED, tickets.c.uses_left > 0))
+    return and_(waiting, tickets.c.expires_at <= now)
+
+
+def _stands(state: State, now: float) -> ColumnElement[bool]:
+    if state is State.EXPIRED:
+        return or_(tickets.c.state == State.EXPIRED, _is_overdue(now))
+    return and_(tickets.c.state == state, ~_is_overdue(now))

@@ -1,0 +1,115 @@
+"""The tables of the approval store, in what SQLite and PostgreSQL share. Times: seconds since the epoch.
+
+At most one live ticket per effect is the database's own rule (a unique partial index), not only the desk's. The
+columns `bond`, `shown` and `sealed` hold ciphertext (`vault.py`); `lookup` is a keyed digest.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+SCHEMA = 1
+"""The version that this code reads and writes. Another one found at start is refused, never guessed at."""
+
+metadata = MetaData()
+
+schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("lookup", String(64), nullable=False),
+    Column("key_id", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("client", Text, nullable=False),
+    Column("server", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tool_digest", Text, nullable=False),
+    Column("reasons", Text, nullable=False),
+    Column("approvers", Text, nullable=False),
+    Column("mask", Text, nullable=False),
+    Column("min_approvers", Integer, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("uses_left", Integer, nullable=False),
+    Column("running", String(64)),  # the use that is in flight or unknown; while it is set, nothing else is claimed
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("bond", LargeBinary, nullable=False),  # the effect itself, and who asks
+    Column("shown", LargeBinary, nullable=False),  # arguments, bound metadata, justification
+    Column("weight", BigInteger, nullable=False),  # bytes of `shown`: a page of a list is bounded by them
+    Index("tickets_lookup", "lookup"),
+    Index("tickets_opened", "issuer", "subject", "created_at"),
+    Index("tickets_newest", "created_at", "id"),
+    Index(
+        "tickets_one_live",
+        "lookup",
+        unique=True,
+        sqlite_where=text("state IN ('pending', 'approved')"),
+        postgresql_where=text("state IN ('pending', 'approved')"),
+    ),
+    Index(
+        "tickets_due",
+        "expires_at",
+        sqlite_where=text("state IN ('pending', 'approved')"),
+        postgresql_where=text("state IN ('pending', 'approved')"),
+    ),
+)
+
+eligible = Table(
+    "eligible",
+    metadata,
+    Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), primary_key=True),
+    Column("entry", Text, primary_key=True),
+    Index("eligible_entry", "entry"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), nullable=False),
+    Column("verb", String(16), nullable=False),
+    Column("at", Double, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),  # who, by which claims, what they saw and said
+    Index("decisions_ticket", "ticket_id", "at"),
+)
+
+uses = Table(
+    "uses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Column("claimed_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("resolved_at", Double),
+    Index("uses_ticket", "ticket_id", "claimed_at"),
+    Index(
+        "uses_open",
+        "lease_until",
+        sqlite_where=text("state IN ('claimed', 'sent')"),
+        postgresql_where=text("state IN ('claimed', 'sent')"),
+    ),
+)

@@ -1,0 +1,108 @@
+"""What a person is shown of a ticket: masked for everyone, as JSON, with the digest of exactly that.
+
+The digest is keyed (a record of it confirms no guess at a value) and covers every other member, so a decision that
+names it was made on what the ticket is now. Arguments leave this room towards people through here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from approvals.ticket import State, Ticket
+from approvals.vault import Vault
+
+MASK = "[masked]"
+
+
+def iso(at: float) -> str:
+    """Seconds since the epoch -> `2026-07-28T12:00:00.000Z`."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def standing(ticket: Ticket, now: float) -> Ticket:
+    """The ticket as it stands at `now`: expiry needs nobody to write it down first."""
+    waits = ticket.state is State.PENDING or (ticket.state is State.APPROVED and ticket.uses_left > 0)
+    return replace(ticket, state=State.EXPIRED) if waits and ticket.expires_at <= now else ticket
+
+
+def masked(arguments: Any, pointers: Sequence[str]) -> tuple[Any, list[str]]:
+    """A copy with the value at each JSON pointer (RFC 6901) replaced, and the pointers that met a value."""
+    met = []
+    for pointer in pointers:
+        arguments, found = _mask_one(arguments, [_unescape(step) for step in pointer.split("/")[1:]])
+        if found:
+            met.append(pointer)
+    return arguments, met
+
+
+def _unescape(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+def _mask_one(value: Any, steps: list[str]) -> tuple[Any, bool]:
+    if not steps:
+        return MASK, True
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, Mapping) and step in value:
+        inner, found = _mask_one(value[step], rest)
+        return ({**value, step: inner}, True) if found else (value, False)
+    is_index = step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
+    if isinstance(value, list | tuple) and is_index and int(step) < len(value):
+        inner, found = _mask_one(value[int(step)], rest)
+        at = int(step)
+        return ([*value[:at], inner, *value[at + 1 :]], True) if found else (value, False)
+    return value, False
+
+
+def show(ticket: Ticket, vault: Vault, page_url: str, now: float) -> dict[str, Any]:
+    """Ticket -> its JSON (docs/approvals.md). `earlier` is other tickets' history and not part of `digest`."""
+    shown = _shown(ticket, page_url, now)
+    return {**shown, "earlier": [_dated(one) for one in ticket.earlier], "digest": vault.stamp(_spelled(shown))}
+
+
+def is_what_stands(ticket: Ticket, seen: str, vault: Vault, page_url: str, now: float) -> bool:
+    """Whether `seen` is the digest of what this ticket shows now."""
+    return vault.stamped(_spelled(_shown(ticket, page_url, now)), seen)
+
+
+def _spelled(shown: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)
+
+
+def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
+    ticket, asked = standing(ticket, now), ticket.asked
+    arguments, met = masked(asked.arguments, ticket.mask)
+    return {
+        "id": ticket.id,
+        "state": ticket.state.value,
+        "server": asked.server,
+        "resource": asked.resource,
+        "environment": asked.environment,
+        "method": asked.method,
+        "name": asked.name,
+        "arguments": arguments,
+        "masked": met,
+        "meta": asked.shown_meta,
+        "requester": {"issuer": asked.issuer, "subject": asked.subject, "client": asked.client},
+        "justification": ticket.justification,
+        "reasons": list(ticket.reasons),
+        "approvers": list(ticket.approvers),
+        "min_approvers": ticket.min_approvers,
+        "decisions": [_dated(one) for one in ticket.decisions],
+        "uses": ticket.uses,
+        "uses_left": ticket.uses_left,
+        "runs": [_dated(one) for one in ticket.runs],
+        "tool_digest": asked.tool_digest,
+        "page": f"{page_url}/{ticket.id}",
+        "createdAt": iso(ticket.created_at),
+        "expiresAt": iso(ticket.expires_at),
+    }
+
+
+def _dated(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {**one, "at": iso(one["at"])}
