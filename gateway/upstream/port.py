@@ -9,7 +9,10 @@ from gateway.contract.passage import Admitted, Server
 
 
 class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, told apart by its subclasses
-    """The server behind gave no acceptable answer. `sent` is False only if provably not one byte of the request left."""
+    """The server behind gave no acceptable answer.
+
+    `sent` is False only if provably not one byte of the request left.
+    """
 
     def __init__(self, detail: str, *, sent: bool, replica: str = "") -> None:
         super().__init__(detail)

@@ -1,0 +1,222 @@
+"""What each server offers: a snapshot of its whole `tools/list`, with the digest of every definition.
+
+A tool that is not in the snapshot does not exist for the corridor; one that is listed twice is nobody's. Snapshots
+are refreshed when they expire and, with a cool-down, on a miss; whoever waits for a refresh shares it, and nobody who
+goes away ends it (contract.md section 4; server/utilities/caching and pagination of the revision).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from gateway.contract.fingerprint import digest_definition
+from gateway.contract.passage import Call, Server, Tool
+from gateway.upstream.port import Upstream, UpstreamFault, UpstreamInvalid, UpstreamTimeout
+
+NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLimits:
+    """Bounds of one server's listing (counts, bytes) and its times (seconds).
+
+    A server's `ttlMs` counts between `shortest_s` and `longest_s`. After a failed refresh the last good snapshot
+    serves until it is `stale_s` old. `miss_s` and `failure_s` are the pauses after a refresh that found nothing, or
+    failed.
+    """
+
+    pages: int = 100
+    tools: int = 5000
+    listing_bytes: int = 16_777_216
+    shortest_s: float = 2.0
+    longest_s: float = 300.0
+    stale_s: float = 900.0
+    miss_s: float = 5.0
+    failure_s: float = 1.0
+    refresh_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One whole listing. `ambiguous` are names that were listed twice or whose definition is none."""
+
+    tools: Mapping[str, Tool]
+    ambiguous: frozenset[str]
+    taken_at: float
+    fresh_until: float
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """What is known of one server, and the one refresh that may be under way."""
+
+    snapshot: Snapshot | None = None
+    refresh: asyncio.Task[Snapshot] | None = None
+    rest_until: float = 0.0
+    fault: UpstreamFault | None = None
+
+
+@dataclass(slots=True)
+class Catalog:
+    """All servers' tools. One per worker and event loop. `clock` is monotonic."""
+
+    upstream: Upstream
+    limits: CatalogLimits = CatalogLimits()
+    clock: Callable[[], float] = time.monotonic
+    _shelves: dict[str, _Shelf] = field(default_factory=dict)
+
+    async def look_up(self, server: Server, call: Call) -> Tool | None:
+        """The definition of the tool that is called; `None` for no tool, or none that is offered. Raises like `tool`."""
+        if call.kind != "tool" or call.name is None:
+            return None
+        return self.peek(server, call.name) or await self.tool(server, call.name)
+
+    def peek(self, server: Server, name: str) -> Tool | None:
+        """The tool if a fresh snapshot has it; `None` says nothing."""
+        shelf = self._shelves.get(server.name)
+        if shelf is None or shelf.snapshot is None or shelf.snapshot.fresh_until <= self.clock():
+            return None
+        return shelf.snapshot.tools.get(name)
+
+    async def tool(self, server: Server, name: str, *, newer_than_s: float | None = None) -> Tool | None:
+        """The tool, or `None` where the server does not offer it under this name exactly once.
+
+        With `newer_than_s` the listing is at most that old, unless the server can't be asked. Raises `UpstreamFault`
+        subclasses (`sent` is false: nothing of the call left) while there is no listing that is still good enough.
+        """
+        shelf = self._shelves.setdefault(server.name, _Shelf())
+        snapshot, now = shelf.snapshot, self.clock()
+        if snapshot is None or snapshot.fresh_until <= now:
+            snapshot = await self._renew(server, shelf)
+            return snapshot.tools.get(name)
+        too_old = newer_than_s is not None and snapshot.taken_at + newer_than_s <= now
+        missing = name not in snapshot.tools and name not in snapshot.ambiguous and shelf.rest_until <= now
+        if too_old or missing:
+            snapshot = await self._renew(server, shelf)
+        return snapshot.tools.get(name)
+
+    async def listing(self, server: Server) -> Snapshot:
+        """The whole snapshot, fresh or still good enough. Raises like `tool`."""
+        shelf = self._shelves.setdefault(server.name, _Shelf())
+        snapshot = shelf.snapshot
+        if snapshot is not None and snapshot.fresh_until > self.clock():
+            return snapshot
+        return await self._renew(server, shelf)
+
+    def forget(self, server: Server) -> None:
+        """The server said that its list changed: the next look asks anew."""
+        shelf = self._shelves.get(server.name)
+        if shelf is not None and shelf.snapshot is not None:
+            old = shelf.snapshot
+            shelf.snapshot = Snapshot(old.tools, old.ambiguous, old.taken_at, self.clock())
+            shelf.rest_until = 0.0
+
+    async def close(self) -> None:
+        """End what is under way."""
+        tasks = [shelf.refresh for shelf in self._shelves.values() if shelf.refresh is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _renew(self, server: Server, shelf: _Shelf) -> Snapshot:
+        """The result of the one refresh; after a failure, the last good snapshot or the fault."""
+        task = shelf.refresh
+        if task is None:
+            if shelf.fault is not None and self.clock() < shelf.rest_until:
+                return self._fall_back(shelf, shelf.fault)
+            task = shelf.refresh = asyncio.create_task(self._refresh(server, shelf), name=f"catalog {server.name}")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(task)
+        except UpstreamFault as fault:
+            return self._fall_back(shelf, fault)
+
+    def _fall_back(self, shelf: _Shelf, fault: UpstreamFault) -> Snapshot:
+        last = shelf.snapshot
+        if last is not None and self.clock() < last.taken_at + self.limits.stale_s:
+            return last
+        raise type(fault)(f"catalogue: {fault.detail}", sent=False, replica=fault.replica)
+
+    async def _refresh(self, server: Server, shelf: _Shelf) -> Snapshot:
+        try:
+            async with asyncio.timeout(self.limits.refresh_s):
+                shelf.snapshot = snapshot = await self._list(server)
+        except TimeoutError:
+            fault: UpstreamFault = UpstreamTimeout("tools/list took too long", sent=False)
+        except UpstreamFault as found:
+            fault = found
+        else:
+            shelf.fault = None
+            shelf.rest_until = self.clock() + self.limits.miss_s
+            return snapshot
+        finally:
+            shelf.refresh = None
+        shelf.fault = fault
+        shelf.rest_until = self.clock() + self.limits.failure_s
+        raise fault
+
+    async def _list(self, server: Server) -> Snapshot:
+        """All pages. Raises `UpstreamInvalid` for a listing that is none or does not end."""
+        limits = self.limits
+        tools: dict[str, Tool] = {}
+        ambiguous: set[str] = set()
+        cursors: set[str] = set()
+        params: dict[str, str] = {}
+        ttl_s = limits.longest_s
+        count = size = 0
+        taken_at = self.clock()
+        for _ in range(limits.pages):
+            page = await self.upstream.inquire(server, "tools/list", params)
+            items = page.get("tools")
+            if not isinstance(items, list):
+                raise _invalid("result.tools is not an array")
+            count += len(items)
+            size += len(orjson.dumps(items))
+            if count > limits.tools or size > limits.listing_bytes:
+                raise _invalid("the listing is too large")
+            ttl_s = min(ttl_s, _ttl_s(page))
+            await _shelve(items, tools, ambiguous)
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                fresh_until = taken_at + max(ttl_s, limits.shortest_s)
+                return Snapshot(tools, frozenset(ambiguous), taken_at, fresh_until)
+            if not isinstance(cursor, str) or cursor in cursors:
+                raise _invalid("the cursor is not a string, or came before")
+            cursors.add(cursor)
+            params = {"cursor": cursor}
+        raise _invalid("the listing has too many pages")
+
+
+async def _shelve(items: list[Any], tools: dict[str, Tool], ambiguous: set[str]) -> None:
+    """Put one page's definitions where they can be found; the loop gets a turn after each few digests."""
+    for number, item in enumerate(items):
+        if number % 32 == 31:
+            await asyncio.sleep(0)
+        name = item.get("name") if isinstance(item, dict) else None
+        if not isinstance(name, str):
+            raise _invalid("a tool without a name")
+        if name in tools or name in ambiguous or not isinstance(item.get("inputSchema"), dict):
+            tools.pop(name, None)
+            ambiguous.add(name)
+            continue
+        annotations = item.get("annotations")
+        tools[name] = Tool(
+            name, digest_definition(item), annotations if isinstance(annotations, dict) else NOTHING, item
+        )
+
+
+def _ttl_s(page: Mapping[str, Any]) -> float:
+    """`ttlMs` in seconds; absent, negative or no integer counts as 0 (immediately stale)."""
+    ttl = page.get("ttlMs")
+    return max(ttl, 0) / 1000 if type(ttl) is int else 0.0
+
+
+def _invalid(detail: str) -> UpstreamInvalid:
+    return UpstreamInvalid(f"tools/list: {detail}", sent=False)

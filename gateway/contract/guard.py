@@ -1,0 +1,172 @@
+"""A server's answer to one call, held to the contract before anything of it reaches the caller.
+
+Exactly the caller's id, exactly one of result and error, a result type that this call may have; whatever else came is
+`Refused(UPSTREAM_INVALID)` and none of it is delivered (contract.md sections 4, 5, 7; requirements UPS-03, G8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.contract.envelope import fold
+from gateway.contract.passage import Call
+from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.strict_json import NotStrict, read_strictly
+
+EXECUTED = "executed"
+TOOL_ERROR = "tool_error"
+RPC_ERROR = "rpc_error"
+INPUT_REQUIRED = "input_required"
+
+_ASKS_FOR_INPUT = frozenset({"tools/call", "resources/read", "prompts/get"})
+_RESULT_MEMBERS = frozenset({"jsonrpc", "id", "result"})
+_ERROR_MEMBERS = frozenset({"jsonrpc", "id", "error"})
+_STEERING = {
+    fold(name): name for name in ("resultType", "requestState", "inputRequests", "isError", "taskId", "_meta")
+}
+_CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+
+_OURS = frozenset(row.value.code for row in Refusal if row.value.code > 0)
+_DEFINED = frozenset({-32020, -32021, -32022})
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """An answer that may be delivered. `raw` is its text as it came; `message` the one reading of it.
+
+    `outcome` is `executed`, `tool_error` (the tool ran and says that it failed), `rpc_error` or `input_required`.
+    """
+
+    outcome: str
+    message: Mapping[str, Any]
+    raw: bytes
+
+    @property
+    def code(self) -> int:
+        """The error's code, 0 for a result."""
+        return int(self.message["error"]["code"]) if self.outcome == RPC_ERROR else 0
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The result; empty for an error."""
+        found: Mapping[str, Any] = self.message.get("result", {})
+        return found
+
+    @property
+    def request_state(self) -> str | None:
+        """The server's `requestState`, where it gave one."""
+        return self.result.get("requestState")
+
+    def with_result(self, result: Mapping[str, Any]) -> bytes:
+        """The answer's text with another result."""
+        return orjson.dumps({**self.message, "result": result})
+
+    def with_request_state(self, sealed: str) -> bytes:
+        """The answer's text with a sealed `requestState` in the server's place, or added where it gave none."""
+        return self.with_result({**self.result, "requestState": sealed})
+
+
+def guard_answer(call: Call, body: bytes) -> Guarded:
+    """The text of an answer -> what may be delivered. Raises `Refused(UPSTREAM_INVALID)`."""
+    try:
+        message = read_strictly(body)
+    except NotStrict as found:
+        raise _invalid(f"not strict JSON: {found}") from None
+    return guard_message(call, message, body)
+
+
+def guard_message(call: Call, message: Any, raw: bytes) -> Guarded:
+    """An answer that was read strictly -> what may be delivered. Raises `Refused(UPSTREAM_INVALID)`."""
+    if type(message) is not dict:
+        raise _invalid("not one object")
+    members = message.keys()
+    if members not in (_RESULT_MEMBERS, _ERROR_MEMBERS):
+        raise _invalid("not a JSON-RPC response with exactly one of result and error")
+    if message["jsonrpc"] != "2.0":
+        raise _invalid("jsonrpc is not 2.0")
+    found, asked = message["id"], call.envelope.id
+    if type(found) is not type(asked) or found != asked:
+        raise _invalid("another id than the request's")
+    if "error" in members:
+        _check_error(message["error"])
+        return Guarded(RPC_ERROR, message, raw)
+    return Guarded(_classify(call, message["result"]), message, raw)
+
+
+def _classify(call: Call, result: Any) -> str:
+    if type(result) is not dict:
+        raise _invalid("the result is not an object")
+    for name in result:
+        if _STEERING.get(fold(name), name) != name:
+            raise _invalid(f"a variant of the reserved name {_STEERING[fold(name)]} in the result")
+    # A server of an earlier version gives no resultType; clients must take that for "complete".
+    kind = result.get("resultType", "complete")
+    if kind == "complete":
+        if call.method == "tools/call" and result.get("isError", False) is not False:
+            if result["isError"] is not True:
+                raise _invalid("isError is not a boolean")
+            return TOOL_ERROR
+        return EXECUTED
+    if kind == "input_required":
+        _check_input_required(call, result)
+        return INPUT_REQUIRED
+    # "task" is refused like any other: tasks/* is not served yet, so nobody could ever poll it.
+    raise _invalid("a resultType that this request can't have")
+
+
+def _check_input_required(call: Call, result: Mapping[str, Any]) -> None:
+    if call.method not in _ASKS_FOR_INPUT:
+        raise _invalid("input_required where no input can be asked for")
+    requests, state = result.get("inputRequests"), result.get("requestState")
+    if requests is None and state is None:
+        raise _invalid("input_required with neither inputRequests nor requestState")
+    if state is not None and type(state) is not str:
+        raise _invalid("requestState is not a string")
+    if requests is None:
+        return
+    if type(requests) is not dict:
+        raise _invalid("inputRequests is not an object")
+    for request in requests.values():
+        if type(request) is not dict or not _declared(call.capabilities, request):
+            raise _invalid("an input request that the client did not declare")
+
+
+def _declared(capabilities: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    """Whether the client said, in this request, that it can fulfil this input request."""
+    method = request.get("method")
+    if type(method) is not str or method not in _CAPABILITY_OF:
+        return False
+    capability = capabilities.get(_CAPABILITY_OF[method])
+    if type(capability) is not dict:
+        return False
+    if method != "elicitation/create":
+        return True
+    params = request.get("params")
+    mode = params.get("mode", "form") if type(params) is dict else "form"
+    return mode in capability or (mode == "form" and "url" not in capability)
+
+
+def _check_error(error: Any) -> None:
+    """A server's error is passed on as it is, but for codes that would be taken for another's word.
+
+    Refused are the gateway's own codes, and those that this revision forbids: -32042 (an elicitation past the rules
+    for it) and the undefined ones of -32020...-32099. Old servers' -32002 and -32000...-32019 pass: clients must cope
+    with them.
+    """
+    if type(error) is not dict or not error.keys() <= {"code", "message", "data"}:
+        raise _invalid("the error is not an error object")
+    code = error.get("code")
+    if type(code) is not int or type(error.get("message")) is not str:
+        raise _invalid("the error lacks an integer code or a message")
+    if code in _OURS:
+        raise _invalid(f"an error code of the gateway's own: {code}")
+    if -32099 <= code <= -32020 and code not in _DEFINED:
+        raise _invalid(f"an error code that this revision forbids: {code}")
+
+
+def _invalid(detail: str) -> Refused:
+    return Refused(Refusal.UPSTREAM_INVALID, detail)

@@ -1,0 +1,230 @@
+"""The upstream over HTTP/1.1: each admitted call goes to one replica, once, with the gateway's own credential.
+
+Another replica is tried only while not one byte was sent. What the caller brought along (credentials, cookies,
+framing, forwarding headers) never travels, even if admission let it through (contract.md sections 1, 5, 6; rows UPS).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import re
+import secrets
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+
+from gateway.contract.envelope import parse_envelope
+from gateway.contract.guard import EXECUTED, RPC_ERROR, Guarded, guard_answer
+from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY, encode_value
+from gateway.contract.passage import Admitted, Call, Server
+from gateway.contract.refusals import Refused
+from gateway.contract.stream import ResponseStream, StreamLimits
+from gateway.upstream.port import Answer, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.replicas import Replica, Ring
+from gateway.upstream.target import ReplicaAddress, UpstreamLimits, UpstreamTarget
+from gateway.upstream.wire import Exchange
+
+NEVER_FORWARDED = frozenset(
+    b"authorization cookie cookie2 host connection keep-alive proxy-connection te trailer transfer-encoding upgrade"
+    b" content-length content-encoding accept-encoding expect forwarded via x-real-ip mcp-session-id last-event-id"
+    b" origin referer".split()
+)
+"""Fields of the caller's that no server sees; besides those that start with `proxy-` or `x-forwarded-`."""
+
+Fields = tuple[tuple[bytes, bytes], ...]
+
+_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*\r\n")
+_CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
+_SMALL = 1024
+"""Bytes of header values up to which their lines are kept for the next call of the same kind."""
+_FOR_EVER_S = 10 * 365 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer whose body was read already, because only the body says whether it is one: a JSON-RPC error."""
+
+    status: int
+    replica: str
+    body: bytes
+    streaming: bool = False
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The body, in one piece."""
+        yield self.body
+
+    async def close(self) -> None:
+        """Nothing is open any more."""
+
+
+class HttpUpstream:
+    """All fronted servers, by name. One per worker and event loop; the port is `gateway.upstream.port.Upstream`."""
+
+    def __init__(self, targets: Mapping[str, UpstreamTarget], limits: UpstreamLimits | None = None) -> None:
+        self._limits = limits or UpstreamLimits()
+        self._rings = {name: _ring(target, self._limits) for name, target in targets.items()}
+        self._numbers = itertools.count(1)
+        self._nonce = secrets.token_hex(8)
+
+    async def forward(self, admitted: Admitted) -> Answer:
+        """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""
+        call = admitted.call
+        quiet_s = _FOR_EVER_S if call.kind == "subscription" else self._limits.quiet_s
+        exchange = await self._exchange(
+            admitted.server.name,
+            _request_tail(admitted.headers, admitted.body),
+            notification=call.envelope.id is None,
+            quiet_s=quiet_s,
+        )
+        if exchange.status in (200, 202):
+            return exchange
+        return await _read_error(exchange, call)
+
+    async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
+        call, body = self._question(method, params)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"accept", b"application/json, text/event-stream"),
+            (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
+            (b"mcp-method", method.encode()),
+        ]
+        if call.name is not None:
+            headers.append((b"mcp-name", encode_value(call.name)))
+        exchange: Exchange | None = None
+        try:
+            async with asyncio.timeout(self._limits.inquire_s):
+                exchange = await self._exchange(server.name, _request_tail(tuple(headers), body))
+                guarded = await self._read_whole(exchange, call)
+        except TimeoutError:
+            raise UpstreamTimeout(f"{method}: no whole answer in time", sent=True) from None
+        except Refused as refused:
+            replica = exchange.replica if exchange is not None else ""
+            raise UpstreamInvalid(f"{method}: {refused.detail}", sent=True, replica=replica) from None
+        finally:
+            if exchange is not None:
+                exchange.abort()
+        if guarded.outcome != EXECUTED:
+            raise UpstreamInvalid(
+                f"{method}: {guarded.outcome} {guarded.code or ''}".rstrip(), sent=True, replica=exchange.replica
+            )
+        return guarded.result
+
+    async def close(self) -> None:
+        """Close every connection at once; what still runs ends with a fault."""
+        for ring in self._rings.values():
+            ring.close()
+
+    async def _exchange(
+        self, server: str, tail: bytes, *, notification: bool = False, quiet_s: float = 0.0
+    ) -> Exchange:
+        """Send one request to one replica and wait for an accepted head."""
+        ring = self._rings.get(server)
+        if ring is None:
+            raise UpstreamUnreachable("no such server is configured", sent=False)
+        now = asyncio.get_running_loop().time()
+        fault = UpstreamUnreachable("no replica is configured", sent=False)
+        for replica in ring.order(now):
+            connection = replica.take()
+            if connection is None:
+                replica.attempt(now)
+                try:
+                    connection = await replica.connect()
+                except UpstreamUnreachable as refused:
+                    fault = refused
+                    continue
+            exchange = connection.ask(
+                replica.prefix + tail, replica.address.url, self._limits, notification=notification, quiet_s=quiet_s
+            )
+            await exchange.head()
+            return exchange
+        raise fault
+
+    async def _read_whole(self, exchange: Exchange, call: Call) -> Guarded:
+        if not exchange.streaming:
+            return guard_answer(call, b"".join([piece async for piece in exchange.chunks()]))
+        stream = ResponseStream(call, StreamLimits(event_bytes=self._limits.result_bytes, events=1000))
+        async with aclosing(exchange.chunks()) as pieces:
+            async for piece in pieces:
+                stream.feed(piece)
+                if stream.final is not None or stream.fault:
+                    break
+        stream.finish()
+        if stream.final is None:
+            raise UpstreamInvalid(stream.fault, sent=True, replica=exchange.replica)
+        return stream.final
+
+    def _question(self, method: str, params: Mapping[str, Any]) -> tuple[Call, bytes]:
+        """The house's own request, with all that the revision asks of one."""
+        meta = {
+            VERSION_KEY: PROTOCOL_VERSION,
+            CAPABILITIES_KEY: {},
+            "io.modelcontextprotocol/clientInfo": _CLIENT_INFO,
+        }
+        request_id = f"ostiary-{self._nonce}-{next(self._numbers)}"
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**params, "_meta": meta}}
+        body = orjson.dumps(message)
+        name = params.get("name", params.get("uri"))
+        return Call(parse_envelope(body), "inquiry", method, name, params, {}), body
+
+
+async def _read_error(exchange: Exchange, call: Call) -> Whole:
+    body = b"".join([piece async for piece in exchange.chunks()])
+    status, replica = exchange.status, exchange.replica
+    if call.envelope.id is None:
+        raise UpstreamInvalid(f"status {status} to a notification", sent=True, replica=replica)
+    try:
+        guarded = guard_answer(call, body)
+    except Refused as refused:
+        raise UpstreamInvalid(f"status {status}: {refused.detail}", sent=True, replica=replica) from None
+    if guarded.outcome != RPC_ERROR:
+        raise UpstreamInvalid(f"status {status} with a result", sent=True, replica=replica)
+    return Whole(status, replica, body)
+
+
+def _ring(target: UpstreamTarget, limits: UpstreamLimits) -> Ring:
+    tls = target.tls
+    if tls is None and any(address.secure for address in target.replicas):
+        tls = ssl.create_default_context()
+    if tls is not None:
+        tls.set_alpn_protocols(["http/1.1"])
+    return Ring(tuple(Replica(address, _prefix(address, target), tls, limits) for address in target.replicas))
+
+
+def _prefix(address: ReplicaAddress, target: UpstreamTarget) -> bytes:
+    """The part of the head that is the same in every request to a replica."""
+    lines = [f"POST {address.path} HTTP/1.1", f"host: {address.authority}", "accept-encoding: identity"]
+    if target.credential_header:
+        lines.append(f"{target.credential_header.lower()}: {target.credential_value}")
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
+
+
+def _request_tail(headers: Fields, body: bytes) -> bytes:
+    """The rest of a request: the admitted fields and the body."""
+    small = sum([len(value) for _, value in headers]) <= _SMALL
+    fields = _few_fields(headers) if small else _write_fields(headers)
+    return b"%bcontent-length: %d\r\n\r\n%b" % (fields, len(body), body)
+
+
+def _write_fields(headers: Fields) -> bytes:
+    """Header fields as lines. Raises `UpstreamInvalid` (nothing was sent) for one that is not exactly one line."""
+    fields = []
+    for name, value in headers:
+        key = name.lower()
+        if key in NEVER_FORWARDED or key.startswith((b"proxy-", b"x-forwarded-")):
+            continue
+        field = key + b": " + value + b"\r\n"
+        if not _FIELD.fullmatch(field):
+            raise UpstreamInvalid("an admitted header is not one line", sent=False)
+        fields.append(field)
+    return b"".join(fields)
+
+
+_few_fields = functools.lru_cache(256)(_write_fields)

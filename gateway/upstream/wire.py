@@ -1,0 +1,319 @@
+"""One connection and the one exchange on it: bytes out once, an answer in as it comes, under limits.
+
+A connection carries one exchange at a time and is used again only after an answer that ended exactly where its
+framing says. Whether a byte of a request may have left is known, not guessed: `Connection.ask` alone writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from select import POLLERR, POLLHUP, POLLIN, poll
+from typing import Any, cast
+
+import httptools
+
+from gateway.upstream.head import HeadRefused, Kind, accept_head, is_framed
+from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.target import UpstreamLimits
+
+
+class Exchange:
+    """One request's answer. Fed by its connection, read by whoever asked; it lets the connection go once it ended.
+
+    At most `buffer_bytes` and one read of the socket wait for a reader; then the replica is made to wait.
+    """
+
+    __slots__ = (
+        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_notification", "_parser",
+        "_paused", "_pieces", "_quiet_s", "_timer", "_total", "_until", "_waiter", "complete", "kind",
+        "overrun", "persistent", "replica", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Connection, replica: str, limits: UpstreamLimits, *, notification: bool, quiet_s: float
+    ) -> None:
+        self.kind: Kind | None = None
+        self.status = 0
+        self.replica = replica
+        self.complete = False
+        self.persistent = False
+        self.overrun = False
+        self._connection: Connection | None = connection
+        self._limits = limits
+        self._notification = notification
+        self._quiet_s = quiet_s
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._interim = 0
+        self._total = 0
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._paused = False
+        self._fault: UpstreamFault | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._clock = connection.loop.time
+        self._until = self._clock() + limits.answer_s
+        self._timer = connection.loop.call_later(limits.answer_s, self._expire)
+        self._parser: Any = httptools.HttpResponseParser(self)
+
+    # What httptools calls while it reads.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of a head; one of a trailer is dropped."""
+        if self.kind is None:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Judge the head, or skip an interim answer (1xx)."""
+        if self.complete or self._fault is not None:
+            return
+        headers, limits = self._headers, self._limits
+        large = self._total > limits.head_bytes and sum(len(n) + len(v) for n, v in headers) > limits.head_bytes
+        if large or len(headers) > limits.head_lines:
+            self._refuse("the answer's head is too large")
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._interim += 1
+            self._headers = []
+            if self._interim > limits.interim_answers:
+                self._refuse("too many interim answers")
+            return
+        try:
+            kind = accept_head(status, self._parser.get_http_version(), headers, notification=self._notification)
+        except HeadRefused as refused:
+            self._refuse(str(refused))
+            return
+        self._total = 0
+        self.status = status
+        self.kind = kind
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        if self.complete or self._fault is not None:
+            return
+        self._buffered += len(body)
+        self._total += len(body)
+        if self.kind is Kind.NOTHING:
+            self._refuse("a body where none belongs")
+        elif self.kind is Kind.JSON and self._total > self._limits.result_bytes:
+            self._refuse("the answer is too large")
+        else:
+            self._pieces.append(body)
+
+    def on_message_begin(self) -> None:
+        """After the end of the answer, nothing may begin: what does is never read as another caller's answer."""
+        self.overrun = self.complete
+
+    def on_message_complete(self) -> None:
+        """The end as the framing says, unless it was an interim answer's."""
+        if self.kind is not None and self._fault is None and not self.complete:
+            self.complete = True
+            self.persistent = self._parser.should_keep_alive()
+
+    # What the connection calls.
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the socket, in order."""
+        if self.kind is None:
+            self._total += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.overrun = True
+            self._refuse("an upgrade that nobody asked for")
+        except httptools.HttpParserError as error:
+            self.overrun = True
+            if not self.complete:
+                self._refuse(f"not HTTP: {error}")
+        if self.kind is None and self._total > self._limits.head_bytes:
+            self._refuse("the answer's head is too large")
+        if self._fault is not None or self.complete:
+            self._end()
+        else:
+            self._until = self._clock() + (self._limits.answer_s if self.kind is None else self._quiet_s)
+            if self._buffered > self._limits.buffer_bytes and not self._paused and self.kind is Kind.STREAM:
+                self._paused = True
+                if self._connection is not None:
+                    self._connection.transport.pause_reading()
+        self._wake()
+
+    def lost(self, error: BaseException | None) -> None:
+        """The connection is gone."""
+        if not self.complete and self._fault is None:
+            if self.kind is not None and error is None and not is_framed(self._headers):
+                self.complete = True
+            elif self.kind is not None:
+                self._fault = UpstreamInvalid("the answer was cut off", sent=True, replica=self.replica)
+            else:
+                self._fault = UpstreamUnreachable(
+                    "the connection broke before an answer's head", sent=True, replica=self.replica
+                )
+        self._end()
+        self._wake()
+
+    def _refuse(self, detail: str) -> None:
+        if self._fault is None and not self.complete:
+            self._fault = UpstreamInvalid(detail, sent=True, replica=self.replica)
+            self._pieces.clear()
+
+    def _expire(self) -> None:
+        """The deadline moves with each piece; the timer is only set anew when it rings too early."""
+        left = self._until - self._clock()
+        if left > 0 and self._connection is not None:
+            self._timer = self._connection.loop.call_later(left, self._expire)
+            return
+        if self.complete or self._fault is not None:
+            return
+        detail = "no answer in time" if self.kind is None else "the answer stood still for too long"
+        self._fault = UpstreamTimeout(detail, sent=True, replica=self.replica)
+        self._end()
+        self._wake()
+
+    def _end(self) -> None:
+        """Let the connection go: back to its pool after a whole answer, else closed at once."""
+        connection, self._connection = self._connection, None
+        self._timer.cancel()
+        self._parser = None  # it refers back to this exchange
+        if connection is not None:
+            clean = self.complete and self.persistent and not self.overrun
+            connection.ended(clean=clean and not self._paused)
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # What the reader calls.
+
+    async def _more(self) -> None:
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    async def head(self) -> None:
+        """Wait for an accepted head. Raises `UpstreamFault` subclasses; a cancelled wait aborts the request."""
+        try:
+            while self.kind is None and self._fault is None:
+                await self._more()
+        except BaseException:
+            self.abort()
+            raise
+        if self._fault is not None:
+            raise self._fault
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """The body as it comes. Leaving early aborts the request."""
+        try:
+            while True:
+                if self._pieces:
+                    piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+                    self._pieces.clear()
+                    self._buffered = 0
+                    yield piece
+                    if self._paused and self._connection is not None:
+                        self._paused = False
+                        self._until = self._clock() + self._quiet_s
+                        self._connection.transport.resume_reading()
+                elif self._fault is not None:
+                    raise self._fault
+                elif self.complete:
+                    return
+                else:
+                    await self._more()
+        finally:
+            self.abort()
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the body is an event stream."""
+        return self.kind is Kind.STREAM
+
+    async def close(self) -> None:
+        """Done with the answer, whole or not."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once if the answer is not whole; the replica sees it. Safe to call twice."""
+        if not self.complete and self._fault is None:
+            self._fault = UpstreamUnreachable("the request was given up", sent=True, replica=self.replica)
+            self._pieces.clear()
+            self._end()
+
+
+class Connection(asyncio.Protocol):
+    """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs."""
+
+    __slots__ = ("_exchange", "_poll", "idle_since", "loop", "rest", "transport")
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rest: Callable[[Connection, bool], None]) -> None:
+        self.loop = loop
+        self.rest = rest
+        self.idle_since = 0.0
+        self._exchange: Exchange | None = None
+        self._poll = poll()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected (and, with TLS, the certificate verified)."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._poll.register(sock.fileno(), POLLIN | POLLHUP | POLLERR)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the replica; without an exchange nobody asked for them."""
+        if self._exchange is not None:
+            self._exchange.feed(data)
+        else:
+            self.close()
+
+    def eof_received(self) -> bool:
+        """A half-closed connection is a closed one."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._exchange is not None:
+            self._exchange.lost(exc)
+        else:
+            self.rest(self, False)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the socket is open and the kernel knows of nothing that came or ended on it."""
+        return not self.transport.is_closing() and not self._poll.poll(0)
+
+    def ask(
+        self,
+        request: bytes,
+        replica: str,
+        limits: UpstreamLimits,
+        *,
+        notification: bool = False,
+        quiet_s: float = 0.0,
+    ) -> Exchange:
+        """Send one whole request. From here on, its bytes may have left."""
+        self._exchange = exchange = Exchange(
+            self, replica, limits, notification=notification, quiet_s=quiet_s or limits.quiet_s
+        )
+        self.transport.write(request)
+        return exchange
+
+    def ended(self, *, clean: bool) -> None:
+        """The exchange is over. A connection that is not clean, or whose request was not read, is closed at once."""
+        self._exchange = None
+        if clean and not self.transport.is_closing() and self.transport.get_write_buffer_size() == 0:
+            self.idle_since = self.loop.time()
+            self.rest(self, True)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the socket without waiting for anything."""
+        self.transport.abort()
+        self.rest(self, False)
