@@ -23,7 +23,7 @@ class AuditSink(Protocol):
         ...
 
     async def append(self, record: Mapping[str, Any]) -> None:
-        """Durable (fsync, shared by all that wait) when it returns. Raises `AuditUnavailable` within 2 s otherwise."""
+        """Durable (fsync, shared by all that wait) when it returns; `AuditUnavailable` within 2 s otherwise."""
         ...
 
     def note(self, record: Mapping[str, Any]) -> None:

@@ -1,0 +1,202 @@
+"""Claiming a writer's slot: the lowest free file, its lock, its mended tail, and what an earlier life left open.
+
+Invariant: a chain is continued only if everything that the earlier life wrote since its last mark verifies; what a
+crash left half-written is cut off and reported, anything else that does not verify stops the start (AUD-05, AUD-07).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.audit.port import AuditUnavailable
+from gateway.contract.chain import MAX_LINE, ZERO, Chain
+
+MAX_WRITERS: Final = 1024
+_BLOCK = 1 << 20
+# Canonical lines of marks begin with their first member; no caller's text can hold a raw line feed.
+_MARKED = re.compile(rb'(?:^|\n)\{"act":"(?:started|mark)"')
+
+
+@dataclass(slots=True)
+class Slot:
+    """A claimed file. `size` is the offset after the last whole record; `cut` the bytes that were torn off after it.
+
+    `open` maps the decision ids without an end to the decision's record, or to `{}` where only the id is known.
+    """
+
+    path: Path
+    fd: int
+    writer: int
+    seq: int = 0
+    head: str = ZERO
+    size: int = 0
+    cut: int = 0
+    open: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def slot_path(file: Path, writer: int) -> Path:
+    """Writer 0 owns `file` itself, writer k `file.k`."""
+    return file if not writer else file.with_name(f"{file.name}.{writer}")
+
+
+def claim_slot(file: Path) -> Slot:
+    """Lock the lowest free slot of `file`, mend it and read where its chain ends. Raises `AuditUnavailable`."""
+    for writer in range(MAX_WRITERS):
+        path = slot_path(file, writer)
+        try:
+            fd = _lock(path)
+            if fd is None:
+                continue
+        except OSError as error:
+            raise AuditUnavailable(f"{path}: {error.strerror or error}") from error
+        slot = Slot(path, fd, writer)
+        try:
+            _resume(slot)
+        except OSError as error:
+            os.close(fd)
+            raise AuditUnavailable(f"{path}: {error.strerror or error}") from error
+        except AuditUnavailable:
+            os.close(fd)
+            raise
+        return slot
+    raise AuditUnavailable(f"{file}: all {MAX_WRITERS} writers' slots are taken")
+
+
+def _lock(path: Path) -> int | None:
+    """The locked descriptor, or `None` if another process holds the slot."""
+    for _ in range(8):
+        new = not path.exists()
+        # A symbolic link would let whoever can write the folder send the record elsewhere.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise AuditUnavailable(f"{path}: the audit needs a regular file")
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            if not is_same_file(path, fd):  # replaced between open and lock
+                os.close(fd)
+                continue
+            if new:
+                _sync_folder(path.parent)
+        except BaseException:
+            _close_quietly(fd)
+            raise
+        return fd
+    raise AuditUnavailable(f"{path}: the file is replaced again and again")
+
+
+def _close_quietly(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        return
+
+
+def is_same_file(path: Path, fd: int) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        there, here = path.lstat(), os.fstat(fd)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _resume(slot: Slot) -> None:
+    """Read the chain from its last mark on; cut off the torn tail."""
+    total = os.fstat(slot.fd).st_size
+    offset = start = _last_mark(slot.fd, total)
+    chain = Chain(slot.writer)
+    for line in lines_of(slot.fd, start):
+        if offset == start and start:
+            chain.count, chain.head = _before(line)
+        record = chain.read(line)
+        if record is None:
+            if line.endswith(b"\n") and b"\0" not in line:
+                why = chain.fault.why if chain.fault else ""
+                raise AuditUnavailable(
+                    f"{slot.path}: record {chain.count + 1} (byte {offset}) does not verify: {why}. The chain is not"
+                    " continued; look at it with `ostiary audit verify`, then move the file away"
+                )
+            break  # not finished, or a hole that a crash of the machine left: never acknowledged
+        offset += len(line)
+        _follow(slot, record)
+    slot.seq, slot.head, slot.size = chain.count, chain.head, offset
+    slot.cut = total - offset
+    if slot.cut:
+        os.ftruncate(slot.fd, offset)
+        os.fsync(slot.fd)
+
+
+def _before(line: bytes) -> tuple[int, str]:
+    """The state that a chain must have before `line`, as the line itself says; its hash is judged all the same."""
+    seq = re.search(rb',"seq":([1-9][0-9]{0,15}),', line)
+    prev = re.search(rb',"prev":"([0-9a-f]{64})",', line)
+    return (int(seq[1]) - 1, prev[1].decode("ascii")) if seq and prev else (0, ZERO)
+
+
+def _follow(slot: Slot, record: Mapping[str, Any]) -> None:
+    kind, decision = record["kind"], record.get("decision_id")
+    if kind == "decision" and isinstance(decision, str):
+        slot.open[decision] = {name: value for name, value in record.items() if name != "arguments"}
+    elif kind in ("outcome", "refusal") and isinstance(decision, str):
+        slot.open.pop(decision, None)
+    elif kind == "admin" and record.get("act") in ("started", "mark"):
+        facts = record.get("facts")
+        ids = facts.get("open") if isinstance(facts, dict) else None
+        slot.open = {id_: slot.open.get(id_, {}) for id_ in ids or () if isinstance(id_, str)}
+
+
+def _last_mark(fd: int, total: int) -> int:
+    """The offset of the last line that says which decisions were open; 0 where there is none."""
+    end = total
+    overlap = 64
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        block = os.pread(fd, end - start + overlap, start)
+        found = None
+        for found in _MARKED.finditer(block):  # noqa: B007 - the last one counts
+            pass
+        if found is not None and (start == 0 or found.group().startswith(b"\n")):
+            return start + found.start() + (1 if found.group().startswith(b"\n") else 0)
+        end = start
+    return 0
+
+
+def lines_of(fd: int, start: int = 0) -> Iterator[bytes]:
+    """The lines from `start` on, newline included; of a line beyond `MAX_LINE` only its beginning (then the end).
+
+    Reads by position: the descriptor's own offset stays. Bounded memory.
+    """
+    offset, rest = start, b""
+    while True:
+        block = os.pread(fd, _BLOCK, offset)
+        if not block:
+            break
+        offset += len(block)
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            yield line + b"\n"
+        if len(rest) > MAX_LINE:
+            yield rest[: MAX_LINE + 1]
+            return
+    if rest:
+        yield rest

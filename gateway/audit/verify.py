@@ -1,0 +1,150 @@
+"""Reading chains back: which files there are, whether each is whole, and where it breaks first.
+
+Memory is bounded whatever the files hold: lines beyond the limit are named, never read whole (AUD-05, AUD-06).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from gateway.audit.slot import lines_of, slot_path
+from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
+
+_SETTLE_S: Final = 2.0
+"""How long a line that a living writer has begun may take to be finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found in one file. `unread` says why it could not be judged; `finding` is the first break."""
+
+    path: Path
+    writer: int | None
+    count: int = 0
+    head: str = ""
+    finding: Finding | None = None
+    unread: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every record verifies and nothing is missing, as far as can be known."""
+        return self.finding is None and not self.unread
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as `--json` prints it."""
+        found = self.finding
+        return {
+            "file": str(self.path),
+            "writer": self.writer,
+            "whole": self.whole,
+            "count": self.count,
+            "head": self.head,
+            "first_bad": {"line": found.line, "seq": found.seq, "why": found.why} if found else None,
+            "unread": self.unread or None,
+        }
+
+
+def list_chains(file: Path) -> list[tuple[int, Path]]:
+    """All writers' files of `file`, found by listing its folder.
+
+    Each up to the highest is named, also where it is missing: writers claim the lowest free slot, so it was removed.
+    """
+    suffix = re.compile(re.escape(file.name) + r"\.([1-9][0-9]{0,5})")
+    try:
+        names = [path.name for path in file.parent.iterdir()]
+    except OSError:
+        names = []
+    writers = {int(found[1]) for name in names if (found := suffix.fullmatch(name))}
+    return [(writer, slot_path(file, writer)) for writer in range(max(writers, default=0) + 1)]
+
+
+def read_checkpoints(file: Path) -> list[Checkpoint]:
+    """One JSON object `{writer, count, head}` a line. Raises `ValueError` naming the line, or `OSError`."""
+    points = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            told = orjson.loads(line)
+            point = Checkpoint(told["writer"], told["count"], told["head"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file}, line {number}: not a checkpoint") from None
+        if not _is_point(told):
+            raise ValueError(f"{file}, line {number}: not a checkpoint")
+        points.append(point)
+    return points
+
+
+def _is_point(told: Any) -> bool:
+    numbers = all(type(told[name]) is int and told[name] >= 0 for name in ("writer", "count"))
+    return numbers and isinstance(told["head"], str) and re.fullmatch("[0-9a-f]{64}", told["head"]) is not None
+
+
+def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint] = ()) -> Report:
+    """Judge one chain. Never raises for what the file holds."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        return Report(path, writer, unread=error.strerror or str(error))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return Report(path, writer, unread="not a regular file")
+        chain = Chain(writer, checkpoints)
+        for line in _settled_lines(fd):
+            if chain.read(line) is None:
+                break
+        finding = chain.end()
+    except OSError as error:
+        return Report(path, writer, unread=error.strerror or str(error))
+    finally:
+        os.close(fd)
+    return Report(path, chain.writer, chain.count, chain.head, finding)
+
+
+def _settled_lines(fd: int) -> Iterator[bytes]:
+    """The lines; the last one, if a living writer is just at it, once it is finished or was taken back."""
+    offset = 0
+    for line in lines_of(fd):
+        if line.endswith(b"\n") or len(line) > MAX_LINE:
+            offset += len(line)
+            yield line
+            continue
+        deadline = time.monotonic() + _SETTLE_S
+        while _is_held(fd) and time.monotonic() < deadline:
+            time.sleep(0.02)
+            line = next(lines_of(fd, offset), b"")  # noqa: PLW2901 - the same line, read again
+            if not line or line.endswith(b"\n"):
+                break
+        if line:
+            yield line
+
+
+def _is_held(fd: int) -> bool:
+    """Whether a writer holds the file's lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def verify_all(chains: Sequence[tuple[int | None, Path]], checkpoints: Sequence[Checkpoint] = ()) -> list[Report]:
+    """Judge all chains, and report each checkpoint's chain that is not among them."""
+    reports = [verify_file(path, writer, checkpoints) for writer, path in chains]
+    known = {report.writer for report in reports}
+    for writer in sorted({point.writer for point in checkpoints} - known):
+        count = max(point.count for point in checkpoints if point.writer == writer)
+        why = f"a checkpoint counted {count} records of writer {writer}, whose file is not here"
+        reports.append(Report(Path(f"writer {writer}"), writer, finding=Finding(1, 1, why)))
+    return reports

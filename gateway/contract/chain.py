@@ -1,0 +1,188 @@
+"""The hash chain of the audit: how a record is linked to the one before it, and how a chain is judged.
+
+A line is the record's RFC 8785 form with the member `hash` appended; `hash` is SHA-256 over the previous hash (its 64
+hex digits; zeros before the first record) and that form. A line has exactly one spelling; nothing of it is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from gateway.contract.fingerprint import canonical
+
+ZERO: Final = "0" * 64
+"""The hash before the first record."""
+
+MAX_LINE: Final = 65536
+"""Bytes; records are made far smaller (16 KiB), and a longer line is never read whole."""
+
+KINDS: Final = frozenset({"decision", "outcome", "refusal", "approval", "admin"})
+# Numbers that orjson and RFC 8785 write differently, or that RFC 8785 has no form for: exponents, `5.0`, 16 digits.
+_DOUBTFUL = re.compile(rb"[:,\[]-?(?:[0-9]{16}|[0-9]+(?:e|\.[0-9]+e|\.0[,}\]]))")
+_MARK = b',"hash":"'
+_TAIL = len(_MARK) + 64 + len(b'"}\n')
+
+
+def chain(prev: str, record: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Link `record` (without `hash`; its `prev` is `prev`) -> its hash (hex) and its line, newline included.
+
+    The record is one of `record.py`'s: its numbers are such that orjson and RFC 8785 write them alike, which spares
+    looking for others on every call. Raises `ValueError` or `TypeError` for what is no JSON.
+    """
+    body = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    if not body.isascii():
+        body = canonical(record)  # beyond ASCII the two can order members differently
+    digest = hashlib.sha256(prev.encode("ascii") + body).hexdigest()
+    return digest, b'%b%b%b"}\n' % (body[:-1], _MARK, digest.encode("ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a second place remembers of a chain: after `count` records its last hash was `head`."""
+
+    writer: int
+    count: int
+    head: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Where a chain breaks first: the line (from 1), the sequence number that belongs there, and why."""
+
+    line: int
+    seq: int
+    why: str
+
+
+@dataclass(slots=True)
+class Chain:
+    """Judges one chain, line by line, in constant memory. `fault` is the first break; nothing after it is judged.
+
+    `writer` is the slot that the chain must belong to (`None`: whichever its first record names); `checkpoints` of
+    other writers are ignored.
+    """
+
+    writer: int | None = None
+    checkpoints: Sequence[Checkpoint] = ()
+    count: int = 0
+    head: str = ZERO
+    fault: Finding | None = None
+    _expected: dict[int, str] = field(default_factory=dict)
+    _last: int = 0
+
+    def __post_init__(self) -> None:
+        for point in self.checkpoints:
+            if self.writer is None or point.writer == self.writer:
+                if self._expected.setdefault(point.count, point.head) != point.head:
+                    self._break(f"two checkpoints disagree about record {point.count}")
+                self._last = max(self._last, point.count)
+
+    def read(self, line: bytes) -> Mapping[str, Any] | None:
+        """The next line, its newline included -> the record, or `None` once the chain is broken."""
+        if self.fault is not None:
+            return None
+        why, record = self._judge(line)
+        if why:
+            self._break(why)
+            return None
+        self.count += 1
+        return record
+
+    def end(self) -> Finding | None:
+        """No more lines: compare with the checkpoints. Returns the fault, if there is one."""
+        if self.fault is None and self._last > self.count:
+            self._break(
+                f"the chain ends after {self.count} records, a checkpoint counted {self._last}: its tail was cut"
+            )
+        return self.fault
+
+    def _break(self, why: str) -> None:
+        self.fault = Finding(line=self.count + 1, seq=self.count + 1, why=why)
+
+    def _judge(self, line: bytes) -> tuple[str, Mapping[str, Any]]:
+        record, why = read_line(line)
+        if why:
+            return why, record
+        seq, digest = record["seq"], record["hash"]
+        if self.writer is None:
+            self.writer = record["writer"]
+        if record["writer"] != self.writer:
+            return f"it belongs to writer {record['writer']}, not {self.writer}", record
+        if seq != self.count + 1:
+            if not self.count:
+                return f"the chain begins with record {seq}: its head was cut off", record
+            return f"record {seq} stands here: records are missing, doubled or out of order", record
+        if record["prev"] != self.head:
+            return f"it does not follow record {self.count}: its prev is another hash", record
+        expected = self._expected.get(seq)
+        if expected is not None and expected != digest:
+            return "its hash is not the one that a checkpoint holds: the chain was replaced", record
+        self.head = digest
+        return "", record
+
+
+def verify_chain(lines: Iterable[bytes], checkpoints: Sequence[Checkpoint] = (), writer: int | None = None) -> Chain:
+    """Judge a whole chain of lines; the answer's `fault` is `None` if it is whole."""
+    judged = Chain(writer, checkpoints)
+    for line in lines:
+        if judged.read(line) is None:
+            break
+    judged.end()
+    return judged
+
+
+def read_line(line: bytes) -> tuple[Mapping[str, Any], str]:
+    """One line -> the record, and what is wrong with it (`""`: nothing). Its place in the chain is not judged."""
+    if len(line) > MAX_LINE:
+        return {}, f"the line is longer than {MAX_LINE} bytes"
+    if not line.endswith(b"\n"):
+        return {}, "the line is not finished: a torn tail"
+    try:
+        record = orjson.loads(line)
+    except ValueError as error:
+        return {}, f"the line is not JSON in UTF-8: {error}"
+    why = _malformed(record)
+    if why:
+        return {}, why
+    body = line[:-_TAIL] + b"}"
+    digest = hashlib.sha256(record["prev"].encode("ascii") + body).hexdigest()
+    if line[-_TAIL:] != b'%b%b"}\n' % (_MARK, record["hash"].encode("ascii")):
+        return {}, "the line does not end with its hash"
+    if digest != record["hash"]:
+        return {}, "its content does not match its hash"
+    try:
+        spelled = _spell({name: value for name, value in record.items() if name != "hash"})
+    except (ValueError, TypeError, RecursionError) as error:
+        return {}, f"it has no canonical form: {error}"
+    if spelled != body:
+        return {}, "it is not in canonical form (a member twice, another order or spelling)"
+    return record, ""
+
+
+def _spell(record: Mapping[str, Any]) -> bytes:
+    """The RFC 8785 form, the quick way where it is surely the same."""
+    text = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    return text if text.isascii() and not _DOUBTFUL.search(text) else canonical(record)
+
+
+def _malformed(record: Any) -> str:
+    if not isinstance(record, dict):
+        return "the line is not a JSON object"
+    for name in ("hash", "prev"):
+        if not _is_hash(record.get(name)):
+            return f"its {name} is not 64 hex digits"
+    for name in ("seq", "writer"):
+        if type(record.get(name)) is not int or not 0 <= record[name] < 2**53:
+            return f"its {name} is not a number"
+    kind = record.get("kind")
+    return "" if isinstance(kind, str) and kind in KINDS else "its kind is unknown"
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not value.strip("0123456789abcdef")

@@ -1,0 +1,269 @@
+"""Passage -> audit record: what is written down of a request, and nothing else (design.md, "Audit line").
+
+Every record has the same members, `null` where there is nothing to say. No token, cookie, query or header value has a
+way in: only verified claims, configured names, the policy's answer and redacted arguments are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from approvals.ticket import Asked, Claimed, Held, Transition
+from gateway.contract.chain import ZERO, Chain, Checkpoint, Finding, chain, verify_chain
+from gateway.contract.passage import Passage, RequestId
+from gateway.contract.redaction import AuditKeys, Redactor, printable, remark
+
+__all__ = [
+    "ZERO",
+    "AuditKeys",
+    "Chain",
+    "Checkpoint",
+    "Finding",
+    "Redactor",
+    "admin_record",
+    "approval_record",
+    "chain",
+    "closing_outcome",
+    "decision_record",
+    "log_fields",
+    "outcome_record",
+    "refusal_record",
+    "verify_chain",
+]
+
+MAX_STRANGE_NAME: Final = 128
+"""Characters of a name that no server offers, escapes included."""
+
+MAX_NAME: Final = 512
+MAX_ACTOR: Final = 256
+_SAFE_INTEGER = 2**53 - 1
+_NOTHING: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment")),
+    **dict.fromkeys(("replica", "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket")),
+    **dict.fromkeys(("status", "code", "latency_ms", "outcome", "arguments_hmac", "result_hmac", "key_id", "detail")),
+    "count": 1,
+}
+_LOGGED = (
+    "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
+    "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail",
+)  # fmt: skip
+
+
+def decision_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
+    """What was decided about a request that is about to be forwarded."""
+    record = _walked("decision", passage, redactor)
+    if passage.verdict is not None:
+        record["reasons"] = _names(passage.verdict.reasons)
+    _asked_for(record, passage, redactor)
+    return record
+
+
+def outcome_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
+    """How a forwarded request ended: `outcome`, status, result; a refusal on the way back is its reason."""
+    record = _walked("outcome", passage, redactor)
+    record["outcome"] = passage.outcome or "unknown"
+    record["status"] = passage.status or None
+    record["code"] = passage.code or None
+    record["latency_ms"] = _milliseconds(passage.latency_s)
+    record["result_hmac"] = redactor.result(passage.result_digest)
+    if passage.refused is not None:
+        record["reasons"] = [passage.refused.refusal.reason]
+        record["detail"] = remark(passage.refused.detail)
+    return record
+
+
+def refusal_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
+    """Why a request went no further, whichever room refused it. The first reason is the refusal's own name."""
+    record = _walked("refusal", passage, redactor)
+    refused = passage.refused
+    reasons: list[str] = []
+    if refused is not None:
+        row = refused.refusal.value
+        reasons.append(refused.refusal.reason)
+        record["detail"] = remark(refused.detail)
+        record["status"] = passage.status or row.status
+        record["code"] = passage.code or row.code
+    if isinstance(passage.settled, Held):
+        reasons.append(passage.settled.why)
+    if passage.verdict is not None:
+        reasons += passage.verdict.reasons
+    record["reasons"] = _names(reasons)
+    record["latency_ms"] = _milliseconds(passage.latency_s)
+    if passage.envelope is not None and passage.identity is not None:
+        _asked_for(record, passage, redactor)
+    return record
+
+
+def approval_record(transition: Transition, redactor: Redactor, decision_id: str | None = None) -> dict[str, Any]:
+    """A ticket or one of its uses moved: `transition`, `by` whom, and `seen`, the digest of what they saw.
+
+    `actor` is who moved it, `requester` whose call it is; the comment stays in the store, here is its HMAC.
+    """
+    ticket = transition.ticket
+    asked = ticket.asked
+    issuer, _, subject = transition.by.rpartition("|")
+    record = _blank("approval", redactor.key_id)
+    record |= {
+        "decision_id": decision_id,
+        "actor": _actor(issuer, subject, ""),
+        "requester": _actor(asked.issuer, asked.subject, asked.client),
+        "server": asked.server,
+        "resource": asked.resource,
+        "environment": asked.environment,
+        "method": printable(asked.method, MAX_STRANGE_NAME),
+        "name": _asked_name(asked, redactor),
+        "reasons": _names(ticket.reasons),
+        "ticket": printable(ticket.id, MAX_STRANGE_NAME),
+        "ticket_state": ticket.state.value,
+        "transition": transition.verb,
+        "by": printable(transition.by, 2 * MAX_ACTOR),
+        "seen": printable(transition.seen, MAX_STRANGE_NAME) or None,
+        "use": printable(transition.use_id, MAX_STRANGE_NAME) or None,
+        "digest": asked.digest,
+        "tool_digest": asked.tool_digest,
+        "comment_hmac": redactor.tag(b"comment", transition.comment.encode("utf-8", "surrogatepass"))
+        if transition.comment
+        else None,
+    }
+    return record
+
+
+def admin_record(
+    act: str, by: str = "ostiary", facts: Mapping[str, Any] | None = None, *, decision_id: str | None = None
+) -> dict[str, Any]:
+    """Something that the house (`ostiary`) or its administrator (`local:UID@HOST`) did: `act` is its stable name.
+
+    `facts` are few and small: numbers, booleans and texts of the house itself, never a caller's data.
+    """
+    record = _blank("admin", None)
+    record["act"] = act
+    record["actor"] = _actor("", by, "")
+    record["by"] = printable(by, 2 * MAX_ACTOR)
+    record["decision_id"] = decision_id
+    record["facts"] = {printable(name, 64): _fact(value) for name, value in (facts or {}).items()}
+    return record
+
+
+def closing_outcome(decision_id: str, decision: Mapping[str, Any], outcome: str, reason: str) -> dict[str, Any]:
+    """The end of a request that nobody saw ending, from its decision's record (empty where only the id is known)."""
+    record = _blank("outcome", None)
+    record |= {name: value for name, value in decision.items() if name in record and name != "arguments"}
+    record |= {"kind": "outcome", "decision_id": decision_id, "outcome": outcome, "reasons": [reason]}
+    return record
+
+
+def log_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same projection for the canonical log line: flat, without arguments, HMACs and what is not there."""
+    fields = {name: value for name in _LOGGED if (value := record.get(name)) not in (None, "", [])}
+    actor = record.get("actor")
+    if actor:
+        fields["issuer"], fields["subject"], fields["client"] = actor["issuer"], actor["subject"], actor["client"]
+    return fields
+
+
+def _blank(kind: str, key_id: str | None) -> dict[str, Any]:
+    return {**_NOTHING, "kind": kind, "key_id": key_id, "reasons": []}
+
+
+def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
+    """What every record of a request says, as far as it walked."""
+    record = _blank(kind, redactor.key_id)
+    record["decision_id"] = passage.decision_id
+    record["trace_id"] = printable(passage.trace_id, 64) or None
+    record["replica"] = redactor.uri(passage.replica) or None
+    server = passage.server
+    if server is not None:
+        record["server"] = server.name
+        record["resource"] = server.resource
+        record["environment"] = server.environment
+    identity = passage.identity
+    if identity is not None:
+        record["actor"] = _actor(identity.issuer, identity.subject, identity.client_id)
+    envelope = passage.envelope
+    if envelope is not None:
+        record["request_id"] = _request_id(envelope.id)
+        record["method"] = printable(envelope.method, MAX_STRANGE_NAME)
+        record["name"] = _name(passage, redactor)
+    elif passage.refused is not None:
+        record["request_id"] = _request_id(passage.refused.request_id)
+    if passage.verdict is not None:
+        record["verdict"] = passage.verdict.effect.value
+        record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)
+    if isinstance(passage.settled, Claimed):
+        record["ticket"] = passage.settled.ticket_id
+    elif isinstance(passage.settled, Held):
+        record["ticket"] = passage.settled.ticket.id
+    return record
+
+
+def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:
+    """The arguments as a shape, and the HMAC of their whole."""
+    if passage.call is not None:
+        arguments: Any = passage.call.arguments
+    else:
+        arguments = passage.envelope.params.get("arguments") if passage.envelope else None
+    if not isinstance(arguments, dict):
+        return
+    verdict, tool = passage.verdict, passage.tool
+    record["arguments_hmac"] = redactor.whole(arguments)
+    record["arguments"] = redactor.shape(
+        arguments,
+        verdict.clear if verdict else (),
+        verdict.mask if verdict else (),
+        (tool.digest, tool.definition) if tool else None,
+    )
+
+
+def _name(passage: Passage, redactor: Redactor) -> str | None:
+    """The tool's or prompt's name or the resource's URI; cut short unless a server offers it or it was admitted."""
+    call = passage.call
+    params = passage.envelope.params if passage.envelope else {}
+    name = (
+        call.name
+        if call
+        else next((text for key in ("name", "uri") if isinstance(text := params.get(key), str)), None)
+    )
+    if name is None:
+        return None
+    if call.kind == "resource" if call else "name" not in params:
+        name = redactor.uri(name)
+    known = passage.tool is not None or passage.admitted is not None
+    return printable(name, MAX_NAME if known else MAX_STRANGE_NAME)
+
+
+def _asked_name(asked: Asked, redactor: Redactor) -> str:
+    return printable(redactor.uri(asked.name) if asked.method == "resources/read" else asked.name, MAX_NAME)
+
+
+def _actor(issuer: str, subject: str, client: str) -> dict[str, str]:
+    return {
+        "issuer": printable(issuer, MAX_ACTOR),
+        "subject": printable(subject, MAX_ACTOR),
+        "client": printable(client, MAX_ACTOR),
+    }
+
+
+def _request_id(value: RequestId | None) -> RequestId | None:
+    if isinstance(value, str):
+        return printable(value, MAX_STRANGE_NAME)
+    # RFC 8785 knows integers up to 2^53 - 1; larger ones are kept as their digits.
+    return str(value) if value is not None and abs(value) > _SAFE_INTEGER else value
+
+
+def _milliseconds(seconds: float) -> int | float:
+    """Milliseconds to three decimals; whole numbers as integers, because RFC 8785 writes them without `.0`."""
+    micros = max(0, min(round(seconds * 1e6), _SAFE_INTEGER))
+    return micros // 1000 if not micros % 1000 else micros / 1000
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return [printable(name, 64) for name in names[:16]]
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_fact(item) for item in value[:512]]
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _SAFE_INTEGER):
+        return value
+    return printable(str(value), 256)

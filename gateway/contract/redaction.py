@@ -1,0 +1,304 @@
+"""What of a caller's data the audit may hold: shapes, sizes and keyed HMACs, and text that can't break a line.
+
+Invariant: no argument's value leaves here in clear unless the policy's `clear` names it and `mask` does not, and no
+member's name that is not the protocol's or the tool's own. Sizes are bounded whatever comes in (AUD-02, AUD-04).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway.contract.fingerprint import canonical
+
+KEY_BYTES: Final = 32
+TAG_BYTES: Final = 16
+"""HMAC-SHA256 is cut to 128 bits: enough to compare values, half the space of every record."""
+
+MAX_LEAVES: Final = 48
+MAX_DEPTH: Final = 8
+MAX_MEMBERS: Final = 48
+MAX_ITEMS: Final = 16
+MAX_CLEAR: Final = 32
+MAX_SHAPE_BYTES: Final = 8192
+_MAX_KEY = 64
+_MAX_CLEAR_TEXT = 256
+_SAFE_INTEGER = 2**53 - 1
+
+# Members that the protocol itself names in the params of methods without `arguments`; every other name is data.
+# fmt: off
+_PROTOCOL_MEMBERS = frozenset((
+    "argument", "arguments", "context", "cursor", "name", "notifications", "promptsListChanged", "ref", "resource",
+    "resourceSubscriptions", "resourcesListChanged", "taskId", "taskIds", "toolsListChanged", "type", "uri", "value",
+))
+# fmt: on
+_TOKENLIKE = re.compile(r"eyJ[\w-]{8,}(?:\.[\w-]*)*|(?i:\b(?:bearer|basic|dpop)\s+)[\w.~+/=-]{12,}")
+
+
+class AuditKeys:
+    """The keys of the audit's HMACs: the first one works, the others are kept so that older records can be compared.
+
+    `text` is the content of the environment variable `variable`: 32 bytes each, base64url, padded or not, several
+    separated by commas. Raises `ValueError` that names the variable and never quotes it.
+    """
+
+    __slots__ = ("key_ids", "keys")
+
+    def __init__(self, text: str, variable: str = "OSTIARY_AUDIT_KEY") -> None:
+        if not text.strip():
+            raise ValueError(f"{variable} is empty: 32 bytes in base64url are needed")
+        keys = [_decode_key(part.strip(), f"{variable}, key {n}") for n, part in enumerate(text.split(","), 1)]
+        if len(set(keys)) != len(keys):
+            raise ValueError(f"{variable} holds the same key twice")
+        self.keys: Final = tuple(keys)
+        self.key_ids: Final = tuple(hmac.digest(key, b"ostiary audit key id", "sha256")[:8].hex() for key in keys)
+
+    def __repr__(self) -> str:
+        return f"AuditKeys(key_ids={self.key_ids!r})"
+
+
+def _decode_key(text: str, where: str) -> bytes:
+    bare = text[:-1] if text.endswith("=") and len(text) == 44 else text
+    try:
+        key = base64.b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    # The last character of 43 has two unused bits: a key has one spelling, or two keys could be one.
+    if len(key) != KEY_BYTES or base64.urlsafe_b64encode(key).rstrip(b"=") != bare.encode("ascii", "replace"):
+        raise ValueError(f"{where}: not 32 bytes in base64url")
+    return key
+
+
+def printable(text: str, limit: int) -> str:
+    r"""`text` in printable characters only, at most `limit` of them.
+
+    Controls, line and paragraph separators, bidi and other format characters, unassigned ones, lone surrogates become
+    `\xNN`, `\uNNNN` or `\UNNNNNNNN`, a backslash `\\`: two texts never look the same (but where they were cut).
+    """
+    if len(text) <= limit and text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text[:limit]))[:limit]
+
+
+def _escaped(char: str) -> str:
+    if char == "\\":
+        return "\\\\"
+    if char.isprintable():
+        return char
+    point = ord(char)
+    if point <= 0xFF:
+        return f"\\x{point:02x}"
+    return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
+
+
+def remark(text: str, limit: int = 256) -> str:
+    """A room's own sentence about a refusal: printable, cut, and without anything that looks like a credential."""
+    return printable(_TOKENLIKE.sub("[removed]", text), limit) if text else ""
+
+
+class Redactor:
+    """Turns values into what the audit may hold. One per process; not bound to a request.
+
+    `key_id` names the key in use. HMACs are HMAC-SHA256(key, purpose + NUL + data), their first 16 bytes in hex.
+    """
+
+    __slots__ = ("_declared", "_inner", "_outer", "key_id")
+
+    def __init__(self, keys: AuditKeys) -> None:
+        # HMAC by its definition (RFC 2104) from prepared states: half the time of `hmac.digest`, six times a call.
+        block = keys.keys[0].ljust(64, b"\0")
+        self._inner: Final = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer: Final = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        self.key_id: Final = keys.key_ids[0]
+        self._declared: dict[str, frozenset[str]] = {}
+
+    def tag(self, purpose: bytes, data: bytes) -> str:
+        """The keyed HMAC of `data`, apart from those of every other purpose."""
+        inner = self._inner.copy()
+        inner.update(purpose + b"\0" + data)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.hexdigest()[: 2 * TAG_BYTES]
+
+    def whole(self, arguments: Any) -> str:
+        """The HMAC of a whole value, over its RFC 8785 form (sorted JSON where RFC 8785 has none)."""
+        return self.tag(b"arguments", text_of(arguments))
+
+    def result(self, digest: bytes) -> str | None:
+        """The HMAC of a result, over its SHA-256 `digest`; `None` where there is no result."""
+        return self.tag(b"result", digest) if digest else None
+
+    def uri(self, uri: str) -> str:
+        """A resource's URI without what may be secret in it: userinfo, query and fragment become HMACs."""
+        cut = min((at for at in (uri.find("?"), uri.find("#")) if at >= 0), default=len(uri))
+        path, tail = uri[:cut], uri[cut:]
+        if len(tail) > 1:
+            tail = f"{tail[0]}hmac:{self.tag(b'uri', tail.encode('utf-8', 'surrogatepass'))}"
+        start = path.find("//") + 2
+        end = path.find("/", start) if start > 1 else -1
+        authority = path[start : end if end >= 0 else None] if start > 1 else ""
+        at = authority.rfind("@")
+        if at >= 0:
+            hidden = self.tag(b"uri", authority[:at].encode("utf-8", "surrogatepass"))
+            path = f"{path[:start]}hmac:{hidden}{path[start + at :]}"
+        return path + tail
+
+    def shape(
+        self,
+        arguments: Mapping[str, Any],
+        clear: Sequence[str] = (),
+        mask: Sequence[str] = (),
+        tool: tuple[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """JSON pointer -> `{type, size?, hmac? | value?}` for each leaf; `size` counts characters, members or items.
+
+        What is deep or large is one leaf; what has too many leaves as a whole is one entry at `""`, beside what is
+        clear. Member names that neither the protocol nor `tool` (digest, definition) declares appear as `#HMAC`.
+        """
+        names = self._names(*tool) if tool else _PROTOCOL_MEMBERS
+        shape: dict[str, Any] = {}
+        for pointer, value in self._leaves(arguments, "", MAX_DEPTH, names):
+            shape[pointer] = self._leaf(value)
+            if len(shape) > MAX_LEAVES:
+                shape = {"": {"type": "object", "size": len(arguments)}}
+                break
+        else:
+            if len(shape) > MAX_ITEMS and len(orjson.dumps(shape)) > MAX_SHAPE_BYTES:
+                shape = {"": {"type": "object", "size": len(arguments)}}
+        if clear:
+            self._disclose(shape, arguments, clear, mask)
+        return shape
+
+    def _disclose(self, shape: dict[str, Any], arguments: Any, clear: Sequence[str], mask: Sequence[str]) -> None:
+        room = MAX_SHAPE_BYTES
+        for wanted in clear[:MAX_CLEAR]:
+            for pointer, value in self._leaves(*_resolve(arguments, wanted), MAX_DEPTH, None):
+                if value is _ABSENT or isinstance(value, (dict, list)) or any(_covers(m, pointer) for m in mask):
+                    continue
+                leaf = {"type": _type_of(value), **_clear_form(value)}
+                room -= len(pointer) * 4 + len(orjson.dumps(leaf))
+                if room < 0 or len(pointer) > 2 * _MAX_KEY:
+                    return
+                shape[printable(pointer, 4 * _MAX_KEY)] = leaf
+
+    def _leaves(
+        self, value: Any, pointer: str, depth: int, names: frozenset[str] | None
+    ) -> Iterator[tuple[str, Any]]:
+        """The leaves below `value`, depth first. `names` None shows every member's name as it is."""
+        if isinstance(value, dict) and 0 < len(value) <= MAX_MEMBERS and depth:
+            for key, item in value.items():
+                shown = _token(key) if names is None or key in names else "#" + self.tag(b"name", _utf8(key))[:16]
+                if isinstance(item, (dict, list)):
+                    yield from self._leaves(item, f"{pointer}/{shown}", depth - 1, names)
+                else:
+                    yield f"{pointer}/{shown}", item
+        elif isinstance(value, list) and 0 < len(value) <= MAX_ITEMS and depth:
+            for n, item in enumerate(value):
+                yield from self._leaves(item, f"{pointer}/{n}", depth - 1, names)
+        else:
+            yield pointer, value
+
+    def _leaf(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            return {"type": "string", "size": len(value), "hmac": self.tag(b"value", text_of(value))}
+        leaf: dict[str, Any] = {"type": _type_of(value)}
+        if isinstance(value, (dict, list)):
+            leaf["size"] = len(value)
+        if value is not None:
+            leaf["hmac"] = self.tag(b"value", text_of(value))
+        return leaf
+
+    def _names(self, digest: str, definition: Mapping[str, Any]) -> frozenset[str]:
+        """The member names that a tool's inputSchema declares at any place; kept by the definition's digest."""
+        names = self._declared.get(digest)
+        if names is None:
+            if len(self._declared) >= 1024:  # a bound, not a cache policy: definitions change a few times a day
+                self._declared.clear()
+            names = self._declared[digest] = frozenset(_declared(definition.get("inputSchema"), 32))
+        return names
+
+
+_ABSENT: Final = object()
+
+
+def _declared(schema: Any, depth: int) -> Iterator[str]:
+    if not depth:
+        return
+    if isinstance(schema, dict):
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            yield from (
+                name for name in properties if len(name) <= _MAX_KEY and name.isprintable() and "\\" not in name
+            )
+        for item in schema.values():
+            yield from _declared(item, depth - 1)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from _declared(item, depth - 1)
+
+
+def text_of(value: Any) -> bytes:
+    """The bytes that stand for a JSON value: RFC 8785, else sorted JSON, else (only after a defect) its text."""
+    try:
+        return orjson.dumps(value) if isinstance(value, (str, int)) else canonical(value)
+    except (ValueError, TypeError):
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        except (ValueError, TypeError):
+            return repr(value).encode("utf-8", "surrogatepass")
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def _clear_form(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"size": len(value), "value": printable(value, _MAX_CLEAR_TEXT)}
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) > _SAFE_INTEGER):
+        return {"value": repr(value)[:_MAX_CLEAR_TEXT]}  # as text: numbers that not every reader reads alike
+    return {"value": value}
+
+
+def _token(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _covers(masked: str, pointer: str) -> bool:
+    return pointer == masked or pointer.startswith(masked + "/") or masked == ""
+
+
+def _resolve(document: Any, pointer: str) -> tuple[Any, str]:
+    """RFC 6901, read strictly: the value there and the pointer, or `_ABSENT`."""
+    if pointer and not pointer.startswith("/"):
+        return _ABSENT, pointer
+    value = document
+    for token in pointer.split("/")[1:]:
+        if isinstance(value, dict):
+            value = value.get(token.replace("~1", "/").replace("~0", "~"), _ABSENT)
+        elif isinstance(value, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", token) and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return _ABSENT, pointer
+    return value, pointer
