@@ -125,7 +125,7 @@ class House:
                 "issuers": [
                     {"issuer": self.issuer_url, "jwks_uri": f"{self.issuer_url}/jwks", "algorithms": ["ES256"]}
                 ],
-                "scope_implies": {"payments:write": ["payments:read"]},
+                "scope_implies": {"payments:write": ["bank:read"]},
             },
             "servers": {
                 name: {
@@ -143,4 +143,21 @@ class House:
         } | self.settings
 
     def _policy_data(self) -> dict[str, Any]:
-        return {"reviewers": REVIEWERS}
+        read = {"effect": "read", "scopes": ["bank:read"]}
+        reads = {"get_balance": read, "list_transfers": read}
+        transfer = {
+            "effect": "write",
+            "scopes": ["payments:write"],
+            "approval": {"needed": True, "approvers": [f"group:{self.issuer_url}|{REVIEWERS}"], "ttl_s": 3600},
+        }
+        return {
+            "servers": {
+                "readonly": {
+                    "scopes": ["mcp:use"],
+                    "tools": reads,
+                    "resources": {"bank://accounts": {"scopes": ["bank:read"]}},
+                    "prompts": {"account_report": {"scopes": ["bank:read"]}},
+                },
+                "payments": {"scopes": ["mcp:use"], "tools": reads | {"transfer_funds": transfer}},
+            }
+        }
