@@ -24,9 +24,10 @@ class DoorLimits:
     """What one connection may cost. Sizes in bytes, times in seconds.
 
     `head_s` runs from the connection, or from the first byte of a further head, to the head's end; `body_s` from
-    there to the last byte of the body; `idle_s` is a kept-alive connection's rest. `quiet_s` is the silence on an event
-    stream after which a comment is sent, `stall_s` how long a client may leave the answer unread, `linger_s` how long
-    the unread rest of a refused request is thrown away so that the refusal can be read. `connections` is per worker.
+    there to the last byte of the body; `idle_s` is a kept-alive connection's rest. `quiet_s` is the silence on an
+    event stream after which a comment is sent, `stall_s` how long a client may leave the answer unread, `linger_s`
+    how long the unread rest of a refused request is thrown away so that the refusal can be read. `connections` is
+    per worker.
     """
 
     head_bytes: int = 65_536
@@ -41,13 +42,22 @@ class DoorLimits:
     linger_s: float = 2.0
 
 
+class Framing(NamedTuple):
+    """How long the body is (as in `Head`), and what the client hopes for besides an answer."""
+
+    length: int | None
+    expects_continue: bool
+    upgrades: bool
+
+
 class Head(NamedTuple):
     """A request head with exactly one reading.
 
     `path` is the request target up to the query, as it was sent: nothing is decoded or normalised. `headers` are
     (lower-cased name, value without surrounding optional whitespace) in order of arrival. `length` is the body's size
     by `Content-Length`, 0 where there is no body, and `None` for a chunked one. `tamed` is what the parser is fed in
-    place of the bytes that came, where a value that is checked later holds a control character.
+    place of the bytes that came: without an offer to upgrade, which would end the request at its head for it, and
+    without control characters in values that are checked later.
     """
 
     method: bytes
@@ -72,9 +82,10 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 # A control character in a mirrored header is for the header contract to name (-32020), not a fault of the framing.
 _MIRRORED_LINE: Final = re.compile(rb"^mcp-(?:protocol-version|method|name):[^\r\n\0]*+\r\n", re.M | re.I)
+_UPGRADE_LINE: Final = re.compile(rb"^upgrade:", re.M | re.I)
 _CONTROL: Final = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
-_ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+_ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"upgrade"})
 _NO_ALIAS: Final = _ONCE | {
     b"accept", b"authorization", b"connection", b"content-encoding", b"content-type", b"cookie", b"origin",
     b"proxy-authorization", b"trailer", b"upgrade",
@@ -137,7 +148,9 @@ def read_head(data: bytes, end: int, limits: DoorLimits) -> Head:
     )
     if not plain:
         refuse_aliases(headers)
-    length, expects_continue = judge_framing(headers)
+    length, expects_continue, upgrades = judge_framing(headers)
+    if upgrades:  # as long as before, so that `end` stays where it is
+        tamed = _UPGRADE_LINE.sub(b"x-grade:", data[:end] if tamed is None else tamed)
     path, _, query = target.partition(b"?")
     return Head(method, path, query, headers, length, expects_continue, tamed)
 
@@ -159,8 +172,8 @@ def refuse_aliases(headers: Headers) -> None:
                 raise Refused(Refusal.REQUEST_MALFORMED, "a look-alike of a header that decides")
 
 
-def judge_framing(headers: Headers) -> tuple[int | None, bool]:
-    """The framing of an HTTP/1.1 request -> (length or `None` for chunked, whether 100 Continue is expected).
+def judge_framing(headers: Headers) -> Framing:
+    """The framing of an HTTP/1.1 request, from its header lines.
 
     Raises `Refused(REQUEST_MALFORMED)` for two framings, one that is not spelled exactly, and a doubled or missing
     Host.
@@ -177,17 +190,18 @@ def judge_framing(headers: Headers) -> tuple[int | None, bool]:
     length = once.get(b"content-length")
     coding = once.get(b"transfer-encoding")
     expects_continue = once.get(b"expect", b"").lower() == b"100-continue"
+    upgrades = b"upgrade" in once
     if coding is not None:
         if length is not None:
             raise Refused(Refusal.REQUEST_MALFORMED, "Content-Length and Transfer-Encoding")
         if coding.lower() != b"chunked":
             raise Refused(Refusal.REQUEST_MALFORMED, "Transfer-Encoding other than chunked")
-        return None, expects_continue
+        return Framing(None, expects_continue, upgrades)
     if length is None:
-        return 0, expects_continue
+        return Framing(0, expects_continue, upgrades)
     if not _LENGTH.fullmatch(length):
         raise Refused(Refusal.REQUEST_MALFORMED, "Content-Length is not a number")
-    return int(length), expects_continue
+    return Framing(int(length), expects_continue, upgrades)
 
 
 def _name_fault(head: bytes) -> str:

@@ -68,7 +68,7 @@ class RawClient:
         return self
 
     def drip(self, data: bytes, every_s: float) -> bool:
-        """Send one byte at a time until the other side answers or closes -> whether it did before the end of `data`."""
+        """Send a byte at a time until the other side answers or closes -> whether it did before the end of `data`."""
         self.socket.settimeout(every_s)
         try:
             for at in range(len(data)):
