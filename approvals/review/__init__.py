@@ -1,0 +1,1 @@
+"""Where people meet the desk over HTTP: the JSON API."""

@@ -1,0 +1,92 @@
+"""A request body, read under limits: JSON alone, one reading, known members of known types and sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+
+DEPTH = 64
+BODY_S = 15.0
+
+
+class BodyRefused(Exception):  # noqa: N818 - the reader's own no
+    """The body was not accepted: HTTP `status` and a stable name."""
+
+    def __init__(self, status: int, name: str) -> None:
+        super().__init__(name)
+        self.status = status
+        self.name = name
+
+
+async def read_object(request: Request, limit: int) -> dict[str, Any]:
+    """The body as one JSON object. Raises `BodyRefused` (400, 408, 413, 415)."""
+    kind, _, charset = request.headers.get("content-type", "").partition(";")
+    charset = charset.strip().lower().replace('"', "")
+    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+        raise BodyRefused(415, "content_unsupported")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise BodyRefused(415, "content_unsupported")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise BodyRefused(413, "body_too_large")
+    except TimeoutError as fault:
+        raise BodyRefused(408, "request_timeout") from fault
+    except ClientDisconnect as fault:
+        raise BodyRefused(400, "body_not_json") from fault
+    return _parse(bytes(body))
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as fault:
+        raise BodyRefused(400, "body_not_json") from fault
+    if not isinstance(value, dict):
+        raise BodyRefused(400, "body_not_an_object")
+    if _depth_exceeds(value, DEPTH):
+        raise BodyRefused(400, "body_too_deep")
+    json.loads(body, object_pairs_hook=_once)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise BodyRefused(400, "body_ambiguous")
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    level = [value]
+    while level:
+        depth -= 1
+        if depth < 0:
+            return True
+        inner: list[Any] = []
+        for one in level:
+            inner += one.values() if isinstance(one, dict) else one
+        level = [one for one in inner if isinstance(one, dict | list)]
+    return False
+
+
+def text(body: Mapping[str, Any], name: str, most: int, *, default: str | None = None) -> str:
+    """A member that is a string of at most `most` characters. Raises `BodyRefused`."""
+    value = body.get(name, default)
+    if not isinstance(value, str):
+        raise BodyRefused(400, f"{name}_invalid")
+    if len(value) > most:
+        raise BodyRefused(400, f"{name}_too_long")
+    return value
+
+
+def only(body: Mapping[str, Any], *names: str) -> None:
+    """Refuse members that are not among `names`."""
+    if not body.keys() <= set(names):
+        raise BodyRefused(400, "member_unknown")
