@@ -226,7 +226,7 @@ class KeySource:
 
     async def refresh(self) -> bool:
         """Load the set now; whoever asks while a load is under way shares it. False when it failed."""
-        if self._flight is None:
+        if self._flight is None or self._flight.done():
             self._flight = asyncio.create_task(self._fly(), name=f"refresh of the keys of {self.issuer}")
         # Shielded: a caller that goes away must not take the answer from the others.
         return await asyncio.shield(self._flight)

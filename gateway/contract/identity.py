@@ -33,8 +33,25 @@ def identity_from_claims(claims: Mapping[str, Any], tenant_claim: str = "", grou
         scopes=_scopes(claims.get("scope" if "scope" in claims else "scp", "")),
         groups=_groups(claims.get(groups_claim, ())),
         claims=claims,
-        expires_at=float(claims["exp"]),
+        expires_at=read_time(claims, "exp"),
     )
+
+
+def read_time(claims: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A NumericDate of the claims, in epoch seconds. A boolean is no number here, whatever Python says."""
+    value = claims.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _invalid(f"the claim {name} is missing or not a number")
+    return float(value)
+
+
+def read_audience(claims: Mapping[str, Any]) -> frozenset[str]:
+    """Whom the token is for: a text, or a list of nothing but texts. No audience is not any audience."""
+    value = claims.get("aud")
+    audience = [value] if isinstance(value, str) else value
+    if not isinstance(audience, list) or not all(isinstance(member, str) and member for member in audience):
+        _invalid("the audience is neither a string nor a list of strings")
+    return frozenset(audience)
 
 
 def _invalid(detail: str) -> NoReturn:
