@@ -123,7 +123,7 @@ class Issuer(Group):
     jwks_uri: SecureUrl | None = None
     jwks_file: Path | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("ES256", "RS256")
-    token_types: tuple[str, ...] = ("at+jwt",)
+    token_types: tuple[str, ...] = ()
     tenant_claim: str = ""
     groups_claim: str = "groups"
 

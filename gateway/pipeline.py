@@ -1,4 +1,149 @@
 """The corridor: the order of the rooms, and nothing else.
 
-Each room adds one fact to the `Passage`. Any room may refuse; nothing is forwarded before its decision is durable.
+Each room adds one fact to the `Passage`; any room may refuse; nothing is forwarded before its decision is durable.
+`walk()` is everything before the forwarding, and so also the decision door of `ostiary decide`.
 """
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from approvals.desk import Desk, Terms
+from approvals.ticket import Asked, Claimed
+from gateway.audit.port import AuditSink
+from gateway.catalog import Catalog
+from gateway.contract.admission import admit, policy_input
+from gateway.contract.envelope import parse_envelope
+from gateway.contract.fingerprint import describe_effect
+from gateway.contract.headers import match_headers
+from gateway.contract.identity import Implications, require_scopes
+from gateway.contract.judgement import check_call, check_verdict
+from gateway.contract.passage import Admitted, Arrival, Identity, OpenedState, Passage, Reply, Server
+from gateway.contract.record import Redactor, decision_record, refusal_record
+from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import refusal_reply
+from gateway.delivery import TRANSLATED, Delivery, Observer, translate
+from gateway.seals import Seals
+from gateway.tokens import Tokens
+from policies.port import Policy
+from policies.verdict import ApprovalTerms, Effect, Verdict
+
+
+@dataclass(slots=True)
+class Corridor:
+    """All rooms, in the order in which a request walks them. One per worker; no state but the count in flight."""
+
+    tokens: Tokens
+    catalog: Catalog
+    policy: Policy
+    desk: Desk
+    seals: Seals
+    sink: AuditSink
+    delivery: Delivery
+    redactor: Redactor
+    implications: Implications
+    observer: Observer
+    volatile_meta: frozenset[str] = frozenset()
+    concurrent: int = 1000
+    clock: Callable[[], float] = time.time
+    in_flight: int = 0
+
+    async def serve(self, arrival: Arrival) -> Reply:
+        """One request from the door to a reply. Never raises but for cancellation (the client has gone)."""
+        passage = self.open_passage(arrival.server)
+        self.in_flight += 1
+        try:
+            admitted = await self.walk(arrival, passage)
+            await self.commit(passage)
+            return await self.delivery.deliver(passage, admitted)
+        except Refused as refused:
+            return await self.turn_away(passage, refused)
+        except tuple(TRANSLATED) as error:
+            return await self.turn_away(passage, translate(error))
+        except Exception as error:  # noqa: BLE001 - the house's one broad except: a defect refuses, it never admits
+            self.observer.broke(passage, error)
+            return await self.turn_away(passage, Refused(Refusal.INTERNAL_ERROR, type(error).__name__))
+        except BaseException:
+            self.delivery.abandon(passage)
+            raise
+        finally:
+            self.in_flight -= 1
+
+    def open_passage(self, server: Server | None) -> Passage:
+        """A new request's empty record, under an id that its reply, its records and `explain` share."""
+        return Passage(secrets.token_hex(16), self.clock(), time.perf_counter(), server=server)
+
+    async def walk(self, arrival: Arrival, passage: Passage) -> Admitted:
+        """Every room before the forwarding, in order. Raises `Refused` or a leaf room's own word."""
+        passage.received = received = arrival.receive()
+        if self.in_flight > self.concurrent:
+            raise Refused(Refusal.OVERLOADED)
+        server = received.server
+        passage.identity = identity = await self.tokens.identify(
+            received.values(b"authorization"), resource=server.resource, issuers=server.issuers
+        )
+        passage.envelope = envelope = parse_envelope(await arrival.body())
+        passage.call = call = match_headers(received, envelope)
+        passage.tool = tool = await self.catalog.look_up(server, call)
+        question = policy_input("call", server, identity, call, tool)
+        passage.verdict = verdict = await self.policy.judge(question)
+        require_scopes(identity, verdict.scopes, self.implications)
+        check_verdict(call, verdict)
+        check_call(call, tool)
+        if call.request_state is not None:
+            state = self.seals.open_state(call.request_state, identity, server, call, self.clock())
+            passage.opened_state = OpenedState(state)
+        if verdict.effect is Effect.APPROVE:
+            asked = describe_effect(identity, server, call, tool, self.volatile_meta)
+            await self.settle(passage, asked, identity, verdict)
+        passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
+        return admitted
+
+    async def settle(self, passage: Passage, asked: Asked, identity: Identity, verdict: Verdict) -> None:
+        """Consume one use of an approval of exactly this effect. Raises `Refused` where there is none to consume."""
+        terms = verdict.approval or ApprovalTerms()
+        passage.settled = settled = await self.delivery.claim(
+            self.desk.settle(
+                asked,
+                claims=identity.claims,
+                terms=Terms(terms.uses, terms.ttl_s, terms.approvers, terms.min_approvers),
+                reasons=verdict.reasons,
+                mask=verdict.mask,
+            )
+        )
+        if isinstance(settled, Claimed):
+            return
+        held = Refusal.APPROVAL_REQUIRED if settled.why == "pending" else Refusal.APPROVAL_REFUSED
+        raise Refused(held, settled.detail or settled.why, ticket=self.desk.describe(settled.ticket))
+
+    async def commit(self, passage: Passage) -> None:
+        """Write the decision down. Durable when it returns; otherwise nothing may be forwarded."""
+        await self.sink.append(decision_record(passage, self.redactor))
+        passage.committed = True
+
+    async def turn_away(self, passage: Passage, refused: Refused) -> Reply:
+        """The one exit of every refusal: a reply for the caller and a record of why."""
+        if not passage.committed:
+            self.write_off(passage, refused)
+            if isinstance(passage.settled, Claimed):
+                await self.delivery.restore(passage.settled)
+        else:
+            passage.refuse(refused)
+            await self.delivery.conclude(passage, "unknown" if passage.sent else "failed")
+        return refusal_reply(
+            refused,
+            request_id=passage.envelope.id if passage.envelope else refused.request_id,
+            server=passage.server,
+            decision_id=passage.decision_id,
+        )
+
+    def write_off(self, passage: Passage, refused: Refused) -> None:
+        """Record a refusal of which nothing was forwarded. It joins the next commit; nobody waits for it."""
+        passage.refuse(refused)
+        passage.latency_s = time.perf_counter() - passage.began
+        record = refusal_record(passage, self.redactor)
+        self.sink.note(record)
+        self.observer.concluded(passage, record)

@@ -41,7 +41,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Posts:
-    """Where to listen and whom to start. `command` is the worker's argv; descriptors are appended to it."""
+    """Where to listen and whom to start. `command` is the worker's argv; port and descriptors are appended to it."""
 
     host: str
     port: int
@@ -118,7 +118,7 @@ class Supervisor:
                 loop.add_signal_handler(number, self.draining.set)
             admin = QuietServer(
                 uvicorn.Config(
-                    self._answer, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+                    self._answer, interface="asgi3", http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
                     server_header=False, proxy_headers=False, timeout_graceful_shutdown=2,
                 )
             )  # fmt: skip
@@ -167,7 +167,7 @@ class Supervisor:
         readable, writable = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                *self.posts.command, "--fd", str(door.fileno()), "--status-fd", str(writable),
+                *self.posts.command, "--port", str(door.getsockname()[1]), "--fd", str(door.fileno()), "--status-fd", str(writable),
                 pass_fds=(door.fileno(), writable), stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
                 start_new_session=True,
@@ -255,6 +255,7 @@ class Supervisor:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-def worker_command(config: Path) -> tuple[str, ...]:
-    """The argv that starts a worker on `config`."""
-    return (sys.executable, "-m", "gateway.cli", "worker", "--config", str(config))
+def worker_command(config: Path, host: str) -> tuple[str, ...]:
+    """The argv that starts a worker on `config`; the supervisor appends the port and the descriptors."""
+    options = ("--config", str(config), "--host", host)
+    return (sys.executable, "-m", "gateway.cli", "worker", *options)

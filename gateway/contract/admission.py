@@ -78,20 +78,21 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
     named in `volatile_meta`; a call that continues a sealed `requestState` leaves with the opened one. Raises
     `RoomSkipped` where a fact is missing or does not belong to the others.
     """
-    received, call, use = _passed(passage)
+    received, identity, call, use = _passed(passage)
     if use is None and passage.opened_state is None:
         body = call.envelope.raw
     else:
         body = _rewrite(call, passage.opened_state, gated=use is not None, volatile_meta=volatile_meta)
-    return Admitted(passage.decision_id, received.server, call, body, _outgoing(received, call), use)
+    return Admitted(passage.decision_id, received.server, identity, call, body, _outgoing(received, call), use)
 
 
-def _passed(passage: Passage) -> tuple[Received, Call, Claimed | None]:
+def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]:
     """The facts that admission stands on, or `RoomSkipped` naming the room that left none."""
     received, call, verdict, settled = passage.received, passage.call, passage.verdict, passage.settled
+    identity = passage.identity
     if received is None or received.server is not passage.server:
         raise RoomSkipped("receive")
-    if passage.identity is None or not passage.identity.subject:
+    if identity is None or not identity.subject:
         raise RoomSkipped("identify")
     if call is None or call.envelope is not passage.envelope:
         raise RoomSkipped("match_headers")
@@ -102,14 +103,14 @@ def _passed(passage: Passage) -> tuple[Received, Call, Claimed | None]:
     if call.request_state is not None and passage.opened_state is None:
         raise RoomSkipped("open_state")
     if verdict is not None and verdict.effect is Effect.ALLOW and settled is None:
-        return received, call, None
+        return received, identity, call, None
     if (
         verdict is not None
         and verdict.effect is Effect.APPROVE
         and isinstance(settled, Claimed)
         and call.name is not None
     ):
-        return received, call, settled
+        return received, identity, call, settled
     raise RoomSkipped("judge and settle")
 
 

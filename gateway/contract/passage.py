@@ -133,6 +133,7 @@ class Admitted:
 
     decision_id: str
     server: Server
+    identity: Identity
     call: Call
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -191,3 +192,8 @@ class Passage:
     trace_id: str = ""
     committed: bool = False
     sent: bool = False
+
+    def refuse(self, refused: Refused) -> None:
+        """The walk ends here, with the row's status and code."""
+        self.refused = refused
+        self.status, self.code = refused.refusal.value.status, refused.refusal.value.code

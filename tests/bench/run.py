@@ -1,9 +1,9 @@
 """`make bench`: the cost of being governed, side by side in one run.
 
 The gateway (or what is compared with it) has one core; the load (wrk) and a free upstream share the other. Measured
-at 1, 8 and 32 connections: the upstream itself, nginx `proxy_pass`, a bare FastAPI + httpx proxy, and the gateway with
-everything on: ES256 token, header contract, Rego, durable audit. Rounds alternate, so that a drift of the machine
-meets all alike; medians are printed. Needs Linux, two cores, nginx and wrk.
+at 1, 8 and 32 connections: the upstream itself, nginx `proxy_pass`, a bare FastAPI + httpx proxy, and the gateway,
+everything on (ES256 token, header contract, Rego, durable audit). Rounds alternate; medians are printed.
+Needs Linux, two cores, nginx and wrk.
 """
 
 from __future__ import annotations

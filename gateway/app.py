@@ -1,0 +1,308 @@
+"""The composition root: settings become rooms, rooms become a corridor, the corridor becomes an ASGI application.
+
+`build()` judges the configuration and touches nothing; `House.start()` opens what has to be open; `House.close()`
+leaves nothing open and no record unwritten. Only here and in `cli.py` is the configuration known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from approvals.desk import Desk, StoreUnavailable
+from approvals.store import Store
+from approvals.ticket import Transition
+from gateway.audit.jsonl import JsonlSettings, JsonlSink
+from gateway.audit.port import AuditUnavailable
+from gateway.catalog import Catalog
+from gateway.config import Settings
+from gateway.connection import Peer, server_options
+from gateway.contract.identity import close_implications
+from gateway.contract.passage import Reply, Server
+from gateway.contract.record import Redactor, approval_record
+from gateway.contract.redaction import AuditKeys
+from gateway.contract.refusals import Refusal, Refused
+from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
+from gateway.delivery import Delivery
+from gateway.edge import Edge
+from gateway.framing import DoorLimits
+from gateway.origins import accepted_hosts
+from gateway.pipeline import Corridor
+from gateway.seals import Seals, derive_keys, read_keys
+from gateway.telemetry import Telemetry, audit_healthy, in_flight, show_policy
+from gateway.tokens import IssuerSettings, Tokens
+from gateway.upstream.http import HttpUpstream
+from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
+from policies.embedded import EmbeddedPolicy
+from policies.verdict import PolicyUnavailable
+
+LOOK_AFTER_S = 30.0
+GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve"})
+"""Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class CannotStart(Exception):  # noqa: N818 - what it is
+    """A room could not be opened; the text says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The configuration, judged and turned into what the rooms take. Holds secrets: never printed."""
+
+    settings: Settings
+    servers: Mapping[str, Server]
+    approvals: Server
+    issuers: tuple[IssuerSettings, ...]
+    targets: Mapping[str, UpstreamTarget]
+    audit_keys: AuditKeys
+    seal_keys: tuple[bytes, ...]
+    hosts: frozenset[str]
+    door: DoorLimits
+
+
+def metadata_path(path: str) -> str:
+    """Where the RFC 9728 document of the resource at `path` lies."""
+    return f"/.well-known/oauth-protected-resource{path}"
+
+
+def _server(settings: Settings, name: str) -> Server:
+    server = settings.servers[name]
+    return Server(
+        name=name,
+        path=server.path,
+        resource=settings.resource(name),
+        metadata_url=settings.base_url + metadata_path(server.path),
+        environment=server.environment,
+        issuers=frozenset(server.issuers or (issuer.issuer for issuer in settings.identity.issuers)),
+        scopes=server.scopes,
+        allowed_origins=frozenset(server.allowed_origins),
+        methods=frozenset(server.methods),
+    )
+
+
+def _target(settings: Settings, name: str) -> UpstreamTarget:
+    server = settings.servers[name]
+    where = f"servers.{name}"
+    try:
+        replicas = tuple(check_replica_url(url) for url in server.replicas)
+        if server.credentials is None:
+            return UpstreamTarget(replicas)
+        value = settings.secret(server.credentials.value_env, f"{where}.credentials.value_env")
+        return UpstreamTarget(replicas, server.credentials.header, value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def build(settings: Settings) -> House:
+    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
+    limits = settings.limits
+    issuers = tuple(
+        IssuerSettings(
+            issuer=issuer.issuer,
+            algorithms=issuer.algorithms,
+            jwks_uri=issuer.jwks_uri,
+            jwks_file=issuer.jwks_file,
+            token_types=issuer.token_types,
+            tenant_claim=issuer.tenant_claim,
+            groups_claim=issuer.groups_claim,
+        )
+        for issuer in settings.identity.issuers
+    )
+    audit_text = settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
+    seal_text = settings.secret(settings.seals.keys_env, "seals.keys_env")
+    approvals = Server(
+        name="approvals",
+        path="/approvals",
+        resource=settings.approvals_resource,
+        metadata_url=settings.base_url + metadata_path("/approvals"),
+        issuers=frozenset(settings.approvals.issuers or (issuer.issuer for issuer in issuers)),
+        scopes=("approvals:read", "approvals:request", "approvals:decide"),
+    )
+    plan = Plan(
+        settings=settings,
+        servers={server.path: _server(settings, name) for name, server in settings.servers.items()},
+        approvals=approvals,
+        issuers=issuers,
+        targets={name: _target(settings, name) for name in settings.servers},
+        audit_keys=AuditKeys(audit_text, settings.audit.hmac_key_env),
+        seal_keys=read_keys(seal_text, settings.seals.keys_env),
+        hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
+        door=DoorLimits(
+            head_bytes=limits.head_bytes,
+            head_lines=limits.head_lines,
+            body_bytes=limits.body_bytes,
+            head_s=limits.head_s,
+            body_s=limits.body_s,
+        ),
+    )
+    return House(plan)
+
+
+class House:
+    """One worker's rooms, opened together and closed in the reverse order."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._log = structlog.get_logger("house")
+        self._open = contextlib.AsyncExitStack()
+        self._redactor = Redactor(plan.audit_keys)
+        self._sink: JsonlSink
+        self._store: Store
+        self._tokens: Tokens
+        self._policy: EmbeddedPolicy
+        self._corridor: Corridor
+        self._edge: Asgi
+        self._control: Asgi
+
+    async def start(self) -> None:
+        """Open every room. Raises `CannotStart` where one can't be opened at all; keys may still be on their way."""
+        try:
+            await self._open_rooms()
+        except BaseException:
+            await self._open.aclose()
+            raise
+
+    async def _open_rooms(self) -> None:
+        plan, settings, opened = self._plan, self._plan.settings, self._open
+        limits = settings.limits
+        self._sink = sink = JsonlSink(JsonlSettings(settings.audit.file))
+        try:
+            await sink.start()
+        except AuditUnavailable as error:
+            raise CannotStart(f"audit.file: {error}") from error
+        opened.push_async_callback(sink.close)
+        self._store = store = Store(settings.approvals.database, derive_keys(plan.seal_keys, "tickets"))
+        owner = f"{socket.gethostname()}/{sink.writer}"
+        desk = Desk(
+            store,
+            self._journal,
+            page_url=f"{settings.base_url}/review/tickets",
+            issuers=sorted(plan.approvals.issuers),
+            owner=owner,
+            tickets_per_hour=limits.tickets_per_hour,
+            local_approve=settings.approvals.local_approve,
+        )
+        try:
+            await store.start()
+            opened.push_async_callback(store.close)
+            await desk.reconcile(owner)
+        except StoreUnavailable as error:
+            raise CannotStart(f"approvals.database: {error}") from error
+        self._policy = policy = EmbeddedPolicy(
+            settings.policy.path, deadline_s=settings.policy.deadline_s, evaluators=settings.policy.evaluators
+        )
+        try:
+            await policy.start()
+        except PolicyUnavailable as error:
+            raise CannotStart(f"policy.path: {error}") from error
+        opened.push_async_callback(policy.close)
+        self._tokens = tokens = Tokens(plan.issuers, leeway_s=settings.identity.leeway_s)
+        await tokens.start()
+        opened.push_async_callback(tokens.close)
+        upstream = HttpUpstream(
+            plan.targets,
+            UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes),
+        )
+        opened.push_async_callback(upstream.close)
+        catalog = Catalog(upstream)
+        opened.push_async_callback(catalog.close)
+        telemetry, seals = Telemetry(), Seals(plan.seal_keys)
+        delivery = Delivery(upstream, policy, desk, seals, sink, self._redactor, telemetry)
+        opened.push_async_callback(delivery.drain)
+        self._corridor = Corridor(
+            tokens=tokens,
+            catalog=catalog,
+            policy=policy,
+            desk=desk,
+            seals=seals,
+            sink=sink,
+            delivery=delivery,
+            redactor=self._redactor,
+            implications=close_implications(settings.identity.scope_implies),
+            observer=telemetry,
+            volatile_meta=frozenset(settings.approvals.volatile_meta),
+            concurrent=limits.concurrent,
+        )
+        self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
+        control = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
+        self._control = ControlDoor(control, plan.hosts, self._turn_away)
+        show_policy(policy.revision)
+        caring = asyncio.create_task(self._look_after(desk))
+        opened.push_async_callback(_end, caring)
+
+    async def _journal(self, transition: Transition) -> None:
+        """A ticket's or use's transition, as a record of the chain."""
+        record = approval_record(transition, self._redactor)
+        if transition.verb in GRANTING:
+            await self._sink.append(record)
+        else:
+            self._sink.note(record)
+
+    async def _look_after(self, desk: Desk) -> None:
+        """Keep the leases of open uses, and end what lapsed."""
+        while True:
+            await asyncio.sleep(LOOK_AFTER_S)
+            try:
+                await desk.renew()
+                await desk.sweep()
+            except (StoreUnavailable, AuditUnavailable) as error:
+                self._log.error("approvals_not_looked_after", error=str(error))
+
+    def status(self) -> tuple[bool, list[str], list[str]]:
+        """(ready, own parts that are missing, shared dependencies that fail)."""
+        own = {"keys": self._tokens.ready, "policy": self._policy.ready, "audit": self._sink.healthy}
+        missing = [name for name, there in own.items() if not there]
+        in_flight.set(self._corridor.in_flight)
+        audit_healthy.set(self._sink.healthy)
+        shared = [*self._tokens.degraded, *([] if self._store.healthy else ["approvals"])]
+        return not missing, missing, shared
+
+    def server_config(self) -> uvicorn.Config:
+        """How uvicorn serves this house."""
+        limits = self._plan.settings.limits
+        return uvicorn.Config(
+            self,
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=max(1, round(limits.grace_s)),
+            **server_options(self._plan.door, self._refused_at_the_door),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The switch between data plane and control plane."""
+        app = self._control if is_control_path(scope["raw_path"]) else self._edge
+        await app(scope, receive, send)
+
+    def _refused_at_the_door(self, reason: str, detail: str, _peer: Peer) -> str:
+        """A request that the framing refused before it became one is recorded all the same."""
+        passage = self._corridor.open_passage(None)
+        self._corridor.write_off(passage, Refused(Refusal[reason.upper()], detail))
+        return passage.decision_id
+
+    async def _turn_away(self, refused: Refused) -> Reply:
+        """A refusal of the control plane, recorded like any other."""
+        return await self._corridor.turn_away(self._corridor.open_passage(self._plan.approvals), refused)
+
+    async def close(self) -> None:
+        """Close every room; what waits to be recorded is recorded."""
+        await self._open.aclose()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,137 @@
+"""The one command, `ostiary`; it reads the configuration and delegates.
+
+Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from gateway.config import ConfigError, Settings, load_settings
+
+COULD_NOT_ASK = 2
+
+config_option = click.option(
+    "--config",
+    "config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The configuration file (YAML).",
+)
+
+
+def fail(message: object) -> NoReturn:
+    """Say on standard error what could not be asked, and exit 2."""
+    click.echo(str(message), err=True)
+    raise SystemExit(COULD_NOT_ASK)
+
+
+def read_settings(config: Path) -> Settings:
+    """The settings of `--config`, or exit 2 with every setting that is wrong."""
+    try:
+        return load_settings(config)
+    except ConfigError as error:
+        fail(error)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ostiary")
+def main() -> None:
+    """A gateway in front of unmodified MCP servers."""
+
+
+@main.command()
+@config_option
+@click.option("--host", default=None, help="Overrides listen.host.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Overrides listen.port.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+def serve(config: Path, host: str | None, port: int | None, workers: int) -> None:
+    """Serve: one supervisor and N worker processes."""
+    from gateway.app import build  # noqa: PLC0415 - the other commands need none of this
+    from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.supervisor import Posts, Supervisor, worker_command  # noqa: PLC0415
+
+    settings = with_listen(read_settings(config), host, port)
+    try:
+        build(settings)  # every mistake of the configuration is told once, here, before a process is started
+    except (ConfigError, ValueError) as error:
+        fail(f"{config}: {error}")
+    set_up_logs()
+    posts = Posts(
+        host=settings.listen.host,
+        port=settings.listen.port,
+        admin_host=settings.admin.host,
+        admin_port=settings.admin.port,
+        workers=workers,
+        command=worker_command(config.resolve(), settings.listen.host),
+        grace_s=settings.limits.grace_s,
+    )
+
+    async def supervise() -> int:
+        return await Supervisor(posts).run()
+
+    try:
+        sys.exit(asyncio.run(supervise()))
+    except OSError as error:
+        fail(error)
+
+
+@main.command(hidden=True)
+@config_option
+@click.option("--host", required=True)
+@click.option("--port", type=int, required=True)
+@click.option("--fd", type=int, required=True)
+@click.option("--status-fd", type=int, required=True)
+def worker(config: Path, host: str, port: int, fd: int, status_fd: int) -> None:
+    """One worker process; started by the supervisor."""
+    import uvloop  # noqa: PLC0415
+
+    from gateway.app import CannotStart, build  # noqa: PLC0415
+    from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.supervisor import CANNOT_START  # noqa: PLC0415
+    from gateway.worker import work  # noqa: PLC0415
+
+    set_up_logs()
+    try:
+        house = build(with_listen(read_settings(config), host, port))
+        uvloop.run(work(house, fd, status_fd))
+    except (ConfigError, ValueError, CannotStart) as error:
+        click.echo(str(error), err=True)
+        sys.exit(CANNOT_START)
+
+
+def with_listen(settings: Settings, host: str | None, port: int | None) -> Settings:
+    """The settings with the command line's listening address."""
+    listen = settings.listen
+    changed = {"host": host if host is not None else listen.host, "port": port if port is not None else listen.port}
+    return settings.model_copy(update={"listen": listen.model_copy(update=changed)})
+
+
+@main.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def check(config: Path, as_json: bool) -> None:
+    """Check a configuration: settings, secrets, keys, the bundle and its tests. Exit 1 where something is wrong."""
+    from gateway.inspection import inspect  # noqa: PLC0415
+
+    sys.exit(inspect(read_settings(config), as_json))
+
+
+@main.command()
+@click.option("--tour", is_flag=True, help="Leave after the tour; exit 0 only if every stop behaved.")
+def demo(tour: bool) -> None:
+    """Demo servers, a development issuer, the gateway, and a guided tour. Loopback only."""
+    try:
+        from gateway.demo.tour import run_demo  # noqa: PLC0415
+    except ImportError as error:
+        fail(f"the demo needs the extra `demo` (pip install 'ostiary[demo]'): {error.name} is missing")
+    sys.exit(run_demo(tour_only=tour))
+
+
+if __name__ == "__main__":
+    main(prog_name="ostiary")

@@ -1,0 +1,85 @@
+"""The control plane: protected-resource metadata and approvals API, a FastAPI application behind the same door.
+
+Metadata answers without a token, from configuration alone (RFC 9728); everything else asks for one whose audience is
+exactly the approvals resource: a server's token is nothing here, and the reverse. Framing and Host are held as on the
+data plane, and every refusal is a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Response
+
+from gateway.contract.identity import resource_metadata
+from gateway.contract.passage import Reply, Server
+from gateway.contract.refusals import Refusal, Refused
+from gateway.framing import DOOR
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+TurnAway = Callable[[Refused], Awaitable[Reply]]
+"""Records a refusal and renders it."""
+
+METADATA_PREFIX = "/.well-known/oauth-protected-resource"
+
+
+def is_control_path(raw_path: bytes) -> bool:
+    """Whether a request target belongs to the control plane. Compared as it was sent: nothing is decoded."""
+    return raw_path == b"/approvals" or raw_path.startswith((b"/approvals/", b"/.well-known/"))
+
+
+def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[str, bytes]:
+    """Path -> the RFC 9728 document of every protected resource."""
+    return {
+        f"{METADATA_PREFIX}{server.path}": orjson.dumps(resource_metadata(server, server.issuers, server.scopes))
+        for server in (*servers, approvals)
+    }
+
+
+def add_metadata(app: FastAPI, documents: Mapping[str, bytes]) -> None:
+    """Let `app` serve the documents to anybody, cacheable: nothing in them is of a caller."""
+
+    def publish(path: str, document: bytes) -> None:
+        @app.get(path, include_in_schema=False)
+        async def metadata() -> Response:
+            return Response(document, media_type="application/json", headers={"Cache-Control": "public, max-age=300"})
+
+    for path, document in documents.items():
+        publish(path, document)
+
+
+class ControlDoor:
+    """Framing, Host and method spelling for an ASGI application that would not look at them itself."""
+
+    def __init__(self, app: Asgi, hosts: Iterable[str], turn_away: TurnAway) -> None:
+        self._app = app
+        self._hosts = frozenset(host.encode("ascii") for host in hosts)
+        self._turn_away = turn_away
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it before the application sees it."""
+        door = scope["extensions"].get(DOOR) if "extensions" in scope else None
+
+        async def send_and_part(message: Message) -> None:
+            # What was not read of a body is never read as the next request.
+            if message["type"] == "http.response.start" and door is not None and not door.request_complete:
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        refused = door.fault if door is not None else None
+        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+        if refused is None and (len(hosts) != 1 or hosts[0] not in self._hosts):
+            refused = Refused(Refusal.HOST_FORBIDDEN)
+        if refused is None:
+            await self._app(scope, receive, send_and_part)
+            return
+        reply = await self._turn_away(refused)
+        headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body})

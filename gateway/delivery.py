@@ -1,0 +1,267 @@
+"""Forward what was admitted, guard the answer on its way back, and write down how it ended.
+
+A use that was consumed is restored only if provably not one byte left; everything else ends it as `executed`,
+`failed` or `unknown`, and `unknown` is never retried. The outcome is concluded exactly once,
+whoever notices the end first: the answer, a fault, or the client that goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from approvals.desk import Desk, StoreUnavailable, TooManyTickets
+from approvals.ticket import Claimed, Held, Run
+from gateway.audit.port import AuditSink, AuditUnavailable
+from gateway.contract.admission import policy_input
+from gateway.contract.guard import Guarded, guard_answer
+from gateway.contract.listing import MEMBERS, candidates_of, keep_visible
+from gateway.contract.passage import Admitted, Passage, Reply
+from gateway.contract.record import Redactor, outcome_record
+from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
+from gateway.contract.stream import ResponseStream, encode_event
+from gateway.seals import STATE_TTL_S, Seals
+from gateway.upstream.port import (
+    Answer,
+    Upstream,
+    UpstreamFault,
+    UpstreamInvalid,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
+from policies.port import Policy
+from policies.verdict import PolicyUnavailable
+
+TRANSLATED: dict[type[Exception], Refusal] = {
+    PolicyUnavailable: Refusal.POLICY_UNAVAILABLE,
+    StoreUnavailable: Refusal.APPROVALS_UNAVAILABLE,
+    TooManyTickets: Refusal.RATE_LIMITED,
+    AuditUnavailable: Refusal.AUDIT_UNAVAILABLE,
+    UpstreamUnreachable: Refusal.UPSTREAM_UNREACHABLE,
+    UpstreamTimeout: Refusal.UPSTREAM_TIMEOUT,
+    UpstreamInvalid: Refusal.UPSTREAM_INVALID,
+}
+"""What the rooms raise in their own words -> how the house refuses. tests/pipeline proves that no word is missing."""
+
+
+def translate(error: Exception) -> Refused:
+    """A room's word -> the house's refusal. Its text is detail: for the record, never for the caller."""
+    row = next(refusal for word, refusal in TRANSLATED.items() if isinstance(error, word))
+    return Refused(row, str(error))
+
+
+RUNS: Mapping[str, Run] = {
+    "executed": Run.EXECUTED,
+    "tool_error": Run.FAILED,
+    "rpc_error": Run.FAILED,
+    "failed": Run.FAILED,
+    "input_required": Run.UNKNOWN,
+    "task": Run.UNKNOWN,
+    "cancelled": Run.UNKNOWN,
+    "unknown": Run.UNKNOWN,
+}
+"""A forwarded call's outcome -> how the use that it consumed ends."""
+
+
+class Observer(Protocol):
+    """Who sees every request's end: metrics and the canonical log line."""
+
+    def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
+        """`record` is the last audit record of the request (outcome or refusal). Must not block."""
+        ...
+
+    def broke(self, passage: Passage, error: BaseException) -> None:
+        """A defect of the gateway itself: the request was refused as `internal_error`."""
+        ...
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The way out and back of one worker's admitted calls."""
+
+    upstream: Upstream
+    policy: Policy
+    desk: Desk
+    seals: Seals
+    sink: AuditSink
+    redactor: Redactor
+    observer: Observer
+    clock: Callable[[], float] = time.time
+    pending: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def deliver(self, passage: Passage, admitted: Admitted) -> Reply:
+        """Forward the admitted call; a reply whose outcome is (or, for a stream, will be) concluded.
+
+        Raises `Refused` and `UpstreamFault`; `passage.sent` then says whether a byte may have left.
+        """
+        if admitted.use is not None:
+            await self.desk.sent(admitted.use)
+        passage.sent = True
+        try:
+            answer = await self.upstream.forward(admitted)
+        except UpstreamFault as fault:
+            passage.sent, passage.replica = fault.sent, fault.replica
+            raise
+        passage.replica, passage.status = answer.replica, answer.status
+        if answer.streaming:
+            return Reply(
+                answer.status, stream_headers(passage.decision_id), chunks=Relay(self, passage, admitted, answer)
+            )
+        try:
+            body = b"".join([chunk async for chunk in answer.chunks()])
+            if admitted.call.envelope.id is None:
+                await self.conclude(passage, "executed")
+                return accepted_reply(passage.decision_id)
+            guarded = guard_answer(admitted.call, body)
+            body = await self.finish(passage, admitted, guarded)
+        finally:
+            await answer.close()
+        await self.conclude(passage, guarded.outcome)
+        return result_reply(answer.status, body, passage.decision_id)
+
+    async def finish(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
+        """The guarded answer -> the text that the caller gets: lists filtered, states sealed, all else untouched."""
+        call, server, identity = admitted.call, admitted.server, admitted.identity
+        passage.code = guarded.code
+        passage.result_digest = hashlib.sha256(guarded.raw).digest()
+        if guarded.outcome == "input_required":
+            if admitted.use is not None:
+                raise Refused(Refusal.UPSTREAM_INVALID, "an approved call was answered with input_required")
+            expires_at = self.clock() + STATE_TTL_S
+            sealed = self.seals.seal_state(guarded.request_state, identity, server, call, expires_at)
+            return guarded.with_request_state(sealed)
+        if call.method in MEMBERS and guarded.outcome == "executed":
+            question = policy_input("list", server, identity, call, None, candidates_of(call.method, guarded.result))
+            verdict = await self.policy.judge(question)
+            return guarded.with_result(keep_visible(call.method, guarded.result, frozenset(verdict.visible)))
+        return guarded.raw
+
+    async def conclude(self, passage: Passage, outcome: str) -> None:
+        """Write the outcome down, once, and end the use that the call consumed."""
+        if passage.outcome:
+            return
+        passage.outcome = outcome
+        passage.latency_s = time.perf_counter() - passage.began
+        record = outcome_record(passage, self.redactor)
+        self.sink.note(record)
+        self.observer.concluded(passage, record)
+        if isinstance(passage.settled, Claimed):
+            if passage.sent:
+                await self._end_use(self.desk.finish(passage.settled, RUNS[outcome]), passage.settled)
+            else:
+                await self.restore(passage.settled)
+
+    async def restore(self, use: Claimed) -> None:
+        """Give a use back. Only for a call of which provably not one byte left."""
+        await self._end_use(self.desk.restore(use), use)
+
+    @staticmethod
+    async def _end_use(ending: Awaitable[None], use: Claimed) -> None:
+        try:
+            await ending
+        except StoreUnavailable as error:
+            # The use stays open; its lease lapses into `unknown`, which is never retried.
+            structlog.get_logger("delivery").error("use_left_open", use=use.use_id, error=str(error))
+
+    def abandon(self, passage: Passage) -> None:
+        """The client has gone. What was consumed and not sent is given back; what was sent is `cancelled`."""
+        if passage.committed:
+            passage.status = passage.status or 499
+            self.spawn(self.conclude(passage, "cancelled" if passage.sent else "failed"))
+        elif isinstance(passage.settled, Claimed):
+            self.spawn(self.restore(passage.settled))
+
+    async def claim(self, asking: Coroutine[Any, Any, Claimed | Held]) -> Claimed | Held:
+        """Ask the desk to its end even if the client goes away meanwhile: a use that nobody waits for goes back."""
+        task = asyncio.ensure_future(asking)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.spawn(self._give_back(task))
+            raise
+
+    async def _give_back(self, task: asyncio.Task[Claimed | Held]) -> None:
+        settled = await task
+        if isinstance(settled, Claimed):
+            await self.restore(settled)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Finish `work` apart from the connection that caused it; `drain()` waits for it."""
+        task = asyncio.ensure_future(work)
+        self.pending.add(task)
+        task.add_done_callback(self.pending.discard)
+
+    async def drain(self) -> None:
+        """Wait for all that goes on apart from a connection."""
+        while self.pending:
+            await asyncio.wait(self.pending)
+
+
+class Relay:
+    """An answer's stream on its way back, event by event; concludes the call however it ends.
+
+    An iterator rather than a generator: one that is dropped before its first step must conclude as well. Nothing is
+    read ahead: the next piece of the upstream is asked for when the client took the last.
+    """
+
+    def __init__(self, delivery: Delivery, passage: Passage, admitted: Admitted, answer: Answer) -> None:
+        self._delivery = delivery
+        self._passage = passage
+        self._admitted = admitted
+        self._answer = answer
+        self._events = self._run()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """The client has gone, or has got everything: the upstream's stream is aborted if it still runs."""
+        await self._events.aclose()
+        await self._answer.close()
+        if not self._passage.outcome:
+            self._delivery.abandon(self._passage)
+
+    async def _run(self) -> AsyncGenerator[bytes, None]:
+        passage, delivery = self._passage, self._delivery
+        stream = ResponseStream(self._admitted.call)
+        try:
+            async for chunk in self._answer.chunks():
+                ready = stream.feed(chunk)
+                if ready:
+                    yield b"".join(ready)
+                if stream.final is not None or stream.fault:
+                    break
+            stream.finish()
+            if stream.final is None:
+                raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
+            text = await delivery.finish(passage, self._admitted, stream.final)
+            await delivery.conclude(passage, stream.final.outcome)
+            yield stream.encode_final(text)
+        except tuple(TRANSLATED) as error:
+            yield await self._break_off(translate(error))
+        except Refused as refused:
+            yield await self._break_off(refused)
+
+    async def _break_off(self, refused: Refused) -> bytes:
+        """The stream can't go on: an error with the caller's id, so that nobody takes the end for a success."""
+        passage = self._passage
+        passage.refused = refused
+        passage.code = refused.refusal.value.code
+        await self._delivery.conclude(passage, "unknown")
+        reply = refusal_reply(
+            refused,
+            request_id=self._admitted.call.envelope.id,
+            server=self._admitted.server,
+            decision_id=passage.decision_id,
+        )
+        return encode_event(reply.body)
