@@ -72,7 +72,7 @@ class Catalog:
     _shelves: dict[str, _Shelf] = field(default_factory=dict)
 
     async def look_up(self, server: Server, call: Call) -> Tool | None:
-        """The definition of the tool that is called; `None` for no tool, or none that is offered. Raises like `tool`."""
+        """The definition of the tool that is called; `None` for no tool or none on offer. Raises like `tool`."""
         if call.kind != "tool" or call.name is None:
             return None
         return self.peek(server, call.name) or await self.tool(server, call.name)

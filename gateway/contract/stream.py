@@ -18,6 +18,9 @@ from gateway.contract.strict_json import NotStrict, read_strictly
 
 BOM = b"\xef\xbb\xbf"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+_LINE_COST = 8
+"""What a line of data weighs besides its bytes, so that a million empty lines are no small event."""
+
 _NOTIFICATION_MEMBERS = frozenset({"jsonrpc", "method", "params"})
 
 
@@ -60,14 +63,15 @@ class Comment:
 class EventParser:
     """Bytes, cut anywhere -> events and comments. Raises `TooLarge`; holds at most one event and one line."""
 
-    __slots__ = ("_after_cr", "_data", "_kind", "_last_id", "_limit", "_size", "_start", "_tail")
+    __slots__ = ("_after_cr", "_data", "_held", "_kind", "_last_id", "_limit", "_start", "_tail", "_waiting")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._start: bytes | None = b""
         self._after_cr = False
         self._tail: list[bytes] = []
-        self._size = 0
+        self._waiting = 0
+        self._held = 0
         self._kind = b""
         self._data: list[bytes] = []
         self._last_id = b""
@@ -90,20 +94,20 @@ class EventParser:
             self._tail.append(data[:end])
             lines = b"".join(self._tail)
             self._tail.clear()
+            self._waiting = 0
             for line in lines.splitlines():
-                self._grow(len(line))
+                self._bound(len(line))
                 found = self._read(line)
                 if found is not None:
                     yield found
-            self._size = sum(map(len, self._data))
             data = data[end:]
         if data:
-            self._grow(len(data))
+            self._waiting += len(data)
+            self._bound(self._waiting)
             self._tail.append(data)
 
-    def _grow(self, size: int) -> None:
-        self._size += size
-        if self._size > self._limit:
+    def _bound(self, line: int) -> None:
+        if self._held + line > self._limit:
             raise TooLarge
 
     def _read(self, line: bytes) -> Event | Comment | None:
@@ -114,6 +118,7 @@ class EventParser:
             return Comment(value) if line[:1] == b":" else None
         value = value.removeprefix(b" ")
         if name == b"data":
+            self._held += len(value) + _LINE_COST
             self._data.append(value)
         elif name == b"event":
             self._kind = value
@@ -123,7 +128,7 @@ class EventParser:
 
     def _dispatch(self) -> Event | None:
         kind, data = self._kind, self._data
-        self._kind, self._data, self._size = b"", [], 0
+        self._kind, self._data, self._held = b"", [], 0
         return Event(kind, b"\n".join(data), self._last_id) if data else None
 
 

@@ -1,8 +1,8 @@
 """Upstreams for tests: one that plays any script on a raw socket, and one that costs next to nothing.
 
 `ScriptedUpstream` reads whole requests, records every one of them and lets a coroutine say what goes on the wire,
-byte by byte, as broken or hostile as it likes. `serve_free` (also `python -m tests.support.upstream`) is a correct MCP
-server for benchmarks: JSON answers, keep-alive, nothing else.
+byte by byte, as broken or hostile as it likes. `serve_free` (also `python -m tests.support.upstream`) is a correct
+MCP server for benchmarks: JSON answers, keep-alive, nothing else.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import orjson
+
+from gateway.contract.envelope import parse_envelope
+from gateway.contract.passage import Admitted, Call, Identity, Server
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,41 @@ class Exchange:
 
 
 Script = Callable[[Exchange], Awaitable[None]]
+
+SERVER = Server("demo", "/demo/mcp", "https://gw.example/demo/mcp", "https://gw.example/.well-known/x")
+CALLER = Identity("https://idp.example", "alice")
+HEADERS = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    (b"mcp-protocol-version", b"2026-07-28"),
+    (b"mcp-method", b"tools/call"),
+    (b"mcp-name", b"add"),
+)
+
+
+def a_call(
+    request_id: str | int | None = 1,
+    *,
+    method: str = "tools/call",
+    kind: str = "tool",
+    capabilities: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Call:
+    """A call as it looks after all checks of the request."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": {"name": "add", "arguments": {"a": 1}}}
+    message["params"]["_meta"] = dict(meta or {})
+    if request_id is not None:
+        message["id"] = request_id
+    envelope = parse_envelope(orjson.dumps(message))
+    return Call(envelope, kind, method, "add", {"a": 1}, dict(capabilities or {}))
+
+
+def an_admitted(
+    call: Call | None = None, *, headers: tuple[tuple[bytes, bytes], ...] = HEADERS, body: bytes | None = None
+) -> Admitted:
+    """An admitted call to `SERVER`, made without the corridor."""
+    call = call or a_call()
+    return Admitted("decision", SERVER, CALLER, call, call.envelope.raw if body is None else body, headers)
 
 
 def http(

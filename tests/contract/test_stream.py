@@ -1,0 +1,292 @@
+"""The SSE grammar against a plain WHATWG parser, and the rules of one response stream."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.contract.stream import Comment, Event, EventParser, ResponseStream, StreamLimits, TooLarge, encode_event
+from tests.support.upstream import a_call
+
+Triple = tuple[str, str, str]
+
+
+def _lines(text: str) -> list[str]:
+    lines = []
+    line = ""
+    for index, character in enumerate(text):
+        if character == "\n" and text[index - 1 : index] == "\r":
+            continue
+        if character in "\r\n":
+            lines.append(line)
+            line = ""
+        else:
+            line += character
+    return lines
+
+
+def whatwg(stream: bytes) -> list[Triple]:
+    """The specification's algorithm, written down as it stands there: (type, data, last event id) of each event."""
+    events: list[Triple] = []
+    data = kind = last_id = ""
+    for line in _lines(stream.decode("utf-8", "replace").removeprefix("\ufeff")):
+        if line == "":
+            if data != "":
+                events.append((kind or "message", data.removesuffix("\n"), last_id))
+            data = kind = ""
+        elif not line.startswith(":"):
+            field, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                kind = value
+            elif field == "data":
+                data += value + "\n"
+            elif field == "id" and "\0" not in value:
+                last_id = value
+    return events
+
+
+def _triples(found: list[Event | Comment]) -> list[Triple]:
+    return [
+        (
+            item.kind.decode("utf-8", "replace") or "message",
+            item.data.decode("utf-8", "replace"),
+            item.last_id.decode("utf-8", "replace"),
+        )
+        for item in found
+        if isinstance(item, Event)
+    ]
+
+
+def _cut(stream: bytes, seed: int) -> list[bytes]:
+    rng = random.Random(seed)
+    pieces = []
+    while stream:
+        size = rng.choice([1, 1, 2, 3, 7, 64])
+        pieces.append(stream[:size])
+        stream = stream[size:]
+    return pieces
+
+
+def _parse(stream: bytes, seed: int) -> list[Event | Comment]:
+    parser = EventParser(1 << 20)
+    return [found for piece in _cut(stream, seed) for found in parser.feed(piece)]
+
+
+_WORDS = b"data|event|id|retry|:|: |x|10| |id: 7\n|data: x\n\n".split(b"|")
+_MARKS = [b"\r", b"\n", b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\0", b"\x0b", b"\x0c", b"\x1c", b"\xff"]
+_pieces = st.sampled_from([*_WORDS, *_MARKS, "\u2028".encode(), "\u0085".encode(), b'{"a":1}'])
+
+
+@given(st.lists(_pieces, max_size=40).map(b"".join), st.integers(0, 1000))
+def test_the_parser_sees_what_a_whatwg_parser_sees(stream: bytes, seed: int) -> None:
+    """Same events, types, data and ids, wherever the bytes were cut (requirements UPS-05)."""
+    assert _triples(_parse(stream, seed)) == whatwg(stream)
+
+
+@given(st.lists(_pieces, max_size=40).map(b"".join), st.integers(0, 1000))
+def test_what_is_written_anew_reads_the_same(stream: bytes, seed: int) -> None:
+    """An event that leaves the gateway is read by a WHATWG parser as the one that came in."""
+    sent_id = b""
+    out = b""
+    for found in _parse(stream, seed):
+        if isinstance(found, Event):
+            changed = found.last_id if found.last_id != sent_id else None
+            sent_id = found.last_id
+            out += encode_event(found.data, kind=found.kind, last_id=changed)
+    assert whatwg(out) == whatwg(stream)
+
+
+def _drain(parser: EventParser, stream: bytes) -> None:
+    for start in range(len(stream)):
+        assert list(parser.feed(stream[start : start + 1])) == []
+
+
+def test_a_parser_holds_no_more_than_its_limit() -> None:
+    """One endless line, one event of endless lines, one endless comment: each ends at the limit (UPS-07)."""
+    assert len(list(EventParser(100).feed(b"data: " + b"x" * 90 + b"\n\n"))) == 1
+    for stream in (b"data: " + b"x" * 200, b"data: x\n" * 40, b"data\n" * 40, b":" + b"x" * 200 + b"\n", b"x" * 200):
+        with pytest.raises(TooLarge):
+            _drain(EventParser(100), stream)
+
+
+def test_many_small_events_do_not_add_up_to_a_large_one() -> None:
+    """The limit is one event's, not the stream's."""
+    parser = EventParser(100)
+    assert sum(len(list(parser.feed(b": hi\ndata: 0123456789\n\n"))) for _ in range(100)) == 200
+
+
+PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "t", "progress": 1}}
+RESULT = {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", "content": []}}
+META = {"progressToken": "t"}
+
+
+def _sse(*messages: Any) -> bytes:
+    return b"".join(b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
+
+
+def _stream(**call: Any) -> ResponseStream:
+    return ResponseStream(a_call(meta=META, **call))
+
+
+def _played(stream: ResponseStream, data: bytes, size: int = 10) -> bytes:
+    out = b""
+    for start in range(0, len(data), size):
+        out += b"".join(stream.feed(data[start : start + size]))
+        if stream.fault:
+            break
+    stream.finish()
+    return out
+
+
+def test_notifications_pass_and_the_response_is_held_for_the_guard() -> None:
+    """Notifications leave as they come; the one response is guarded and leaves through `encode_final`."""
+    stream = _stream()
+    relayed = stream.feed(_sse(PROGRESS))
+    assert [orjson.loads(data) for _, data, _ in whatwg(b"".join(relayed))] == [PROGRESS]
+    assert stream.feed(_sse(RESULT)) == []
+    stream.finish()
+    assert stream.fault == ""
+    assert stream.final is not None
+    assert stream.final.outcome == "executed"
+    assert whatwg(stream.encode_final(stream.final.raw)) == [("message", orjson.dumps(RESULT).decode(), "")]
+
+
+def test_comments_pass() -> None:
+    """Keep-alive comments reach the client, as comments."""
+    assert _stream().feed(b": ping\r\n:\r\n") == [b": ping\n\n", b":\n\n"]
+
+
+def test_the_response_keeps_its_event_type_and_id() -> None:
+    """An explicit type `message` and an id travel along."""
+    stream = _stream()
+    stream.feed(b"event: message\nid: 9\n" + _sse(RESULT))
+    assert stream.final is not None
+    assert whatwg(stream.encode_final(stream.final.raw))[0][::2] == ("message", "9")
+
+
+SUBSCRIPTION_META = {"io.modelcontextprotocol/subscriptionId": 1}
+BROKEN: dict[str, Any] = {
+    "request": _sse({"jsonrpc": "2.0", "id": 5, "method": "sampling/createMessage", "params": {}}),
+    "request with the caller's id": _sse({"jsonrpc": "2.0", "id": 1, "method": "roots/list"}),
+    "request with a null id": _sse({"jsonrpc": "2.0", "id": None, "method": "notifications/message"}),
+    "other id": _sse({**RESULT, "id": 2}),
+    "id of other type": _sse({**RESULT, "id": "1"}),
+    "no id": _sse({"jsonrpc": "2.0", "result": {}}),
+    "batch": _sse([RESULT]),
+    "not JSON": b"data: hello\n\n",
+    "byte order mark inside": b"data: \xef\xbb\xbf" + orjson.dumps(RESULT) + b"\n\n",
+    "NUL": b"data: " + orjson.dumps(RESULT) + b"\0\n\n",
+    "two names": b'data: {"jsonrpc":"2.0","id":2,"id":1,"result":{}}\n\n',
+    "notification with a result": _sse({**PROGRESS, "result": {}}),
+    "notification with a wrong version": _sse({**PROGRESS, "jsonrpc": "1.0"}),
+    "notification with array params": _sse({**PROGRESS, "params": []}),
+    "method without id": _sse({"jsonrpc": "2.0", "method": "tools/call", "params": {}}),
+    "progress of another": _sse({**PROGRESS, "params": {"progressToken": "u", "progress": 1}}),
+    "progress token of other type": _sse({**PROGRESS, "params": {"progressToken": 1, "progress": 1}}),
+    "cancelled": _sse({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}),
+    "another subscription": _sse(
+        {"jsonrpc": "2.0", "method": "notifications/message", "params": {"_meta": {**SUBSCRIPTION_META, "x": 1}}}
+    ).replace(b":1", b":2"),
+    "response in an event that clients skip": b"event: other\n" + _sse(RESULT),
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_broken_rule_ends_the_stream(data: bytes, size: int) -> None:
+    """Nothing of what broke the rule is relayed, what came before it is, and nothing after it (UPS-03)."""
+    good = _stream()
+    assert orjson.dumps(PROGRESS) in _played(good, _sse(PROGRESS) + _sse(RESULT), size)
+    assert good.fault == ""
+    stream = _stream()
+    out = _played(stream, _sse(PROGRESS) + data + _sse(PROGRESS, RESULT), size)
+    assert [orjson.loads(text) for _, text, _ in whatwg(out)] == [PROGRESS]
+    assert stream.fault
+    assert stream.final is None
+    assert stream.feed(_sse(RESULT)) == []
+
+
+@pytest.mark.parametrize("after", [RESULT, PROGRESS])
+def test_nothing_follows_the_response(after: Any) -> None:
+    """A second response, or a late notification, makes the whole answer untrustworthy."""
+    stream = _stream()
+    stream.feed(_sse(RESULT, after))
+    assert stream.fault
+    assert stream.final is None
+
+
+def test_comments_may_follow_the_response() -> None:
+    """A keep-alive after the response is no message."""
+    stream = _stream()
+    stream.feed(_sse(RESULT) + b": bye\n\n")
+    assert stream.final is not None
+
+
+@pytest.mark.parametrize("data", [b"", b": ping\n\n", _sse(PROGRESS), _sse(RESULT)[:-1], b"data:\n\n"])
+def test_an_end_without_a_response_is_a_fault(data: bytes) -> None:
+    """A stream that just stops is never a clean end; an event without its blank line is none."""
+    stream = _stream()
+    stream.feed(data)
+    stream.finish()
+    assert stream.fault
+    assert stream.final is None
+
+
+def test_a_result_that_the_call_may_not_have_is_a_fault() -> None:
+    """The guard's rules hold on streams as well."""
+    stream = _stream(method="tools/list", kind="list")
+    stream.feed(_sse({**RESULT, "result": {"resultType": "input_required", "requestState": "s"}}))
+    assert stream.fault
+    assert stream.final is None
+
+
+def test_a_subscription_may_be_cancelled_by_its_server() -> None:
+    """`notifications/cancelled` for the subscription's own id precedes its result (contract.md section 5)."""
+    stream = _stream(method="subscriptions/listen", kind="subscription")
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    assert len(stream.feed(_sse(cancelled))) == 1
+    stream.feed(_sse(RESULT))
+    assert stream.final is not None
+    foreign = _stream(method="subscriptions/listen", kind="subscription")
+    assert foreign.feed(_sse({**cancelled, "params": {"requestId": 2}})) == []
+    assert foreign.fault
+
+
+def test_the_number_of_events_is_bounded_but_for_subscriptions() -> None:
+    """A million small events end a call's stream; a subscription has no total (UPS-07)."""
+    limits = StreamLimits(events=50)
+    call = ResponseStream(a_call(meta=META), limits)
+    assert len(call.feed(_sse(*[PROGRESS] * 50))) == 50
+    assert call.feed(b": one more\n\n") == []
+    assert call.fault
+    listen = ResponseStream(a_call(meta=META, method="subscriptions/listen", kind="subscription"), limits)
+    assert len(listen.feed(_sse(*[PROGRESS] * 60))) == 60
+    assert not listen.fault
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'data: {\rdata: "jsonrpc":"2.0",\r\ndata: "method":"notifications/message",\ndata: "params":{}}\r\r',
+        'data: {"jsonrpc":"2.0","method":"notifications/x","params":{"data":"a\u2028b\ufeffc\u0085"}}\n\n'.encode(),
+        b'event: mess\rage\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+        b'event: x\rid: y\rdata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+        b'\xef\xbb\xbfdata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+        b"id: 1\ndata:\n\n",
+        b'retry: 1\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_clients_events_equal_the_upstreams(stream: bytes, seed: int) -> None:
+    """Line endings, marks and fields in odd places make no event that was not there, and lose none (UPS-05)."""
+    relay = _stream()
+    out = b"".join(piece for data in _cut(stream, seed) for piece in relay.feed(data))
+    assert relay.fault == ""
+    assert whatwg(out) == whatwg(stream)
+    assert len(whatwg(out)) == 1
