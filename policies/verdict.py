@@ -1,15 +1,16 @@
 """What a policy answers, and the reader that refuses everything else.
 
-A verdict is read strictly: an undefined result, a missing or unknown member, a wrong type is `PolicyUnavailable`,
-never an allow (requirements G6).
+A verdict is read strictly: an undefined result, an unknown member, a wrong type is `PolicyUnavailable`,
+never an allow (requirements G6). `docs/policy.md`, "The answer", has the same rules in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
 
 class PolicyUnavailable(Exception):  # noqa: N818 - the room's own word; only the house refuses
@@ -50,6 +51,119 @@ class Verdict:
     revision: str = ""
 
 
+MAX_USES = 1_000
+MAX_TTL_S = 31 * 24 * 3600
+MAX_MIN_APPROVERS = 32
+
+_EFFECTS = {effect.value: effect for effect in Effect}
+
+# What one text of a list must look like, and how many there may be. `\Z`, not `$`: a trailing newline is no name.
+_REASON = re.compile(r"[a-z0-9_.-]{1,64}\Z")
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}\Z")  # RFC 6749 section 3.3, scope-token
+_POINTER = re.compile(r"(?:/(?:[^~/]|~[01])*)*\Z", re.DOTALL)  # RFC 6901 section 3
+_APPROVER = re.compile(r"(?:user|group|scope):[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]{0,510}[^\x00-\x20\x7f])?\Z")
+_ANY = re.compile(r"", re.DOTALL)
+
+
+def _fail(what: str) -> PolicyUnavailable:
+    return PolicyUnavailable(f"the policy's answer is malformed: {what}")
+
+
+def _texts(pattern: re.Pattern[str], form: str, most: int, longest: int) -> Callable[[str, Any], tuple[str, ...]]:
+    """Make the reader of a member that is an array of texts of one form."""
+
+    def read(member: str, value: Any) -> tuple[str, ...]:
+        if type(value) is not list:
+            raise _fail(f"`{member}` is not an array")
+        if len(value) > most:
+            raise _fail(f"`{member}` has more than {most} entries")
+        for entry in value:
+            # Never quote the entry: it may hold what the caller sent.
+            if type(entry) is not str or len(entry) > longest or pattern.match(entry) is None:
+                raise _fail(f"`{member}` holds an entry that is not {form}")
+        return tuple(value)
+
+    return read
+
+
+def _truth(member: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise _fail(f"`{member}` is not a boolean")
+    return value
+
+
+def _count(most: int) -> Callable[[str, Any], int]:
+    """Make the reader of a member that is an integer from 1 to `most`; `true` and `1.0` are none."""
+
+    def read(member: str, value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= most:
+            raise _fail(f"`{member}` is not an integer from 1 to {most}")
+        return value
+
+    return read
+
+
+def _effect(member: str, value: Any) -> Effect:
+    effect = _EFFECTS.get(value) if type(value) is str else None
+    if effect is None:
+        raise _fail(f"`{member}` is not one of {', '.join(_EFFECTS)}")
+    return effect
+
+
+def _terms(member: str, value: Any) -> ApprovalTerms:
+    if type(value) is not dict:
+        raise _fail(f"`{member}` is not an object")
+    terms = ApprovalTerms(**{name: _read(_TERMS, f"{member}.", name, found) for name, found in value.items()})
+    if not terms.approvers:
+        raise _fail(f"`{member}.approvers` is missing or empty: nobody could approve")
+    return terms
+
+
+def _limits(member: str, _value: Any) -> NoReturn:
+    # Nothing counts yet: to read limits and not to keep them would turn "at most 5" into "allow".
+    raise _fail(f"`{member}` is given, and this gateway does not enforce limits")
+
+
+_TERMS: dict[str, Callable[[str, Any], Any]] = {
+    "uses": _count(MAX_USES),
+    "ttl_s": _count(MAX_TTL_S),
+    "approvers": _texts(_APPROVER, "`user:…`, `group:…` or `scope:…`", 64, 518),
+    "min_approvers": _count(MAX_MIN_APPROVERS),
+}
+_MEMBERS: dict[str, Callable[[str, Any], Any]] = {
+    "effect": _effect,
+    "scopes": _texts(_SCOPE, "a scope", 64, 256),
+    "reasons": _texts(_REASON, "a stable name ([a-z0-9_.-]{1,64})", 32, 64),
+    "disclose": _truth,
+    "approval": _terms,
+    "clear": _texts(_POINTER, "a JSON pointer", 256, 1024),
+    "mask": _texts(_POINTER, "a JSON pointer", 256, 1024),
+    "visible": _texts(_ANY, "an id", 100_000, 65_536),
+    "limits": _limits,
+}
+
+
+def _read(readers: dict[str, Callable[[str, Any], Any]], prefix: str, name: str, value: Any) -> Any:
+    reader = readers.get(name)
+    if reader is None:
+        shown = name if _REASON.match(str(name)) else "(not a plain name)"
+        raise _fail(f"unknown member `{prefix}{shown}`")
+    return reader(prefix + name, value)
+
+
 def read_verdict(answer: Any, revision: str) -> Verdict:
-    """The engine's decoded `decision` document -> `Verdict`, or `PolicyUnavailable` saying what is wrong with it."""
-    raise NotImplementedError
+    """The engine's decoded `decision` document -> `Verdict`, or `PolicyUnavailable` saying what is wrong with it.
+
+    `effect` must be there; other members have the defaults of `Verdict`. `approve` needs `approval` with at least
+    one approver, and no other effect may have it. Texts name members, never values: values may be the caller's.
+    """
+    if type(answer) is not dict:
+        raise _fail("it is not an object" if answer is not None else "there is none")
+    if not revision:
+        raise _fail("no revision judged")
+    if "effect" not in answer:
+        raise _fail("`effect` is missing")
+    read = {name: _read(_MEMBERS, "", name, value) for name, value in answer.items()}
+    if (read["effect"] is Effect.APPROVE) != ("approval" in read):
+        raise _fail("`approval` belongs to the effect `approve`, and only there")
+    return Verdict(**read, revision=revision)
