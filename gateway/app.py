@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
-from approvals.desk import Desk, StoreUnavailable
+from approvals.approvers import Person
+from approvals.desk import Desk, StoreUnavailable, TooManyTickets
+from approvals.review.api import approvals_api
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
@@ -25,14 +27,16 @@ from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
-from gateway.contract.identity import close_implications
+from gateway.contract.identity import Implications, close_implications
 from gateway.contract.passage import Reply, Server
 from gateway.contract.record import Redactor, approval_record
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import challenge
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
-from gateway.delivery import Delivery
+from gateway.delivery import TRANSLATED, Delivery, translate
 from gateway.edge import Edge
+from gateway.foresight import Foresight, person_of
 from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
@@ -47,6 +51,9 @@ from policies.verdict import PolicyUnavailable
 LOOK_AFTER_S = 30.0
 GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
+
+HOUSE_WORDS = tuple(word for word in TRANSLATED if word not in {StoreUnavailable, TooManyTickets})
+"""What the approvals API leaves to the house to refuse; its own words it renders itself."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -178,26 +185,9 @@ class House:
     async def _open_rooms(self) -> None:
         plan, settings, opened = self._plan, self._plan.settings, self._open
         limits = settings.limits
-        self._sink = sink = JsonlSink(JsonlSettings(settings.audit.file))
+        desk, owner = await self._open_desk()
+        sink = self._sink
         try:
-            await sink.start()
-        except AuditUnavailable as error:
-            raise CannotStart(f"audit.file: {error}") from error
-        opened.push_async_callback(sink.close)
-        self._store = store = Store(settings.approvals.database, derive_keys(plan.seal_keys, "tickets"))
-        owner = f"{socket.gethostname()}/{sink.writer}"
-        desk = Desk(
-            store,
-            self._journal,
-            page_url=f"{settings.base_url}/review/tickets",
-            issuers=sorted(plan.approvals.issuers),
-            owner=owner,
-            tickets_per_hour=limits.tickets_per_hour,
-            local_approve=settings.approvals.local_approve,
-        )
-        try:
-            await store.start()
-            opened.push_async_callback(store.close)
             await desk.reconcile(owner)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
@@ -220,6 +210,7 @@ class House:
         catalog = Catalog(upstream)
         opened.push_async_callback(catalog.close)
         telemetry, seals = Telemetry(), Seals(plan.seal_keys)
+        implications = close_implications(settings.identity.scope_implies)
         delivery = Delivery(upstream, policy, desk, seals, sink, self._redactor, telemetry)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
@@ -231,18 +222,84 @@ class House:
             sink=sink,
             delivery=delivery,
             redactor=self._redactor,
-            implications=close_implications(settings.identity.scope_implies),
+            implications=implications,
             observer=telemetry,
             volatile_meta=frozenset(settings.approvals.volatile_meta),
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        control = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        control = self._approvals_api(desk, implications)
         add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
         self._control = ControlDoor(control, plan.hosts, self._turn_away)
         show_policy(policy.revision)
         caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, caring)
+
+    async def _open_desk(self) -> tuple[Desk, str]:
+        """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
+        settings, opened = self._plan.settings, self._open
+        self._sink = JsonlSink(JsonlSettings(settings.audit.file))
+        try:
+            await self._sink.start()
+        except AuditUnavailable as error:
+            raise CannotStart(f"audit.file: {error}") from error
+        opened.push_async_callback(self._sink.close)
+        self._store = Store(settings.approvals.database, derive_keys(self._plan.seal_keys, "tickets"))
+        owner = f"{socket.gethostname()}/{self._sink.writer}"
+        desk = Desk(
+            self._store,
+            self._journal,
+            page_url=f"{settings.base_url}/review/tickets",
+            issuers=sorted(self._plan.approvals.issuers),
+            owner=owner,
+            tickets_per_hour=settings.limits.tickets_per_hour,
+            local_approve=settings.approvals.local_approve,
+        )
+        try:
+            await self._store.start()
+        except StoreUnavailable as error:
+            raise CannotStart(f"approvals.database: {error}") from error
+        opened.push_async_callback(self._store.close)
+        return desk, owner
+
+    @contextlib.asynccontextmanager
+    async def lobby(self) -> AsyncIterator[Desk]:
+        """The desk alone, for a local administrator. Raises `CannotStart`."""
+        try:
+            desk, _ = await self._open_desk()
+            yield desk
+        finally:
+            await self._open.aclose()
+
+    def _approvals_api(self, desk: Desk, implications: Implications) -> FastAPI:
+        """The approvals API with the house behind it: its tokens, its policy, its refusals and its record."""
+        plan = self._plan
+
+        async def authenticate(headers: Sequence[tuple[bytes, bytes]]) -> Person:
+            identity = await self._tokens.identify(
+                [value for name, value in headers if name == b"authorization"],
+                resource=plan.approvals.resource,
+                issuers=plan.approvals.issuers,
+            )
+            return person_of(identity, implications)
+
+        async def refuse(_: Request, error: Exception) -> Response:
+            refused = error if isinstance(error, Refused) else translate(error)
+            reply = await self._turn_away(refused)
+            headers = {name.decode(): value.decode() for name, value in reply.headers}
+            return Response(reply.body, reply.status, headers)
+
+        foresight = Foresight(
+            self._corridor, plan.servers, {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
+        )
+        return approvals_api(
+            desk,
+            authenticate,
+            foresight.plan,
+            refuse=dict.fromkeys((Refused, *HOUSE_WORDS), refuse),
+            challenge=lambda scopes: challenge("insufficient_scope", scopes, plan.approvals).decode(),
+            body_bytes=min(plan.door.body_bytes, 1 << 20),
+        )
 
     async def _journal(self, transition: Transition) -> None:
         """A ticket's or use's transition, as a record of the chain."""

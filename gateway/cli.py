@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from approvals.commands import LocalDoor, approvals
+from approvals.desk import Desk
+from gateway.audit.commands import audit
 from gateway.config import ConfigError, Settings, load_settings
 
 COULD_NOT_ASK = 2
@@ -41,8 +47,10 @@ def read_settings(config: Path) -> Settings:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ostiary")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """A gateway in front of unmodified MCP servers."""
+    ctx.obj = Door(open_desk)
 
 
 @main.command()
@@ -131,6 +139,34 @@ def demo(tour: bool) -> None:
     except ImportError as error:
         fail(f"the demo needs the extra `demo` (pip install 'ostiary[demo]'): {error.name} is missing")
     sys.exit(run_demo(tour_only=tour))
+
+
+@dataclass(frozen=True, slots=True)
+class Door(LocalDoor):
+    """The way from `--config` into the house, for the commands of the rooms."""
+
+    def audit_file(self, config: Path) -> Path:
+        """`audit.file` of a configuration. Raises `ValueError` where it can't be read."""
+        try:
+            return load_settings(config).audit.file
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+
+@asynccontextmanager
+async def open_desk(config: Path) -> AsyncIterator[Desk]:
+    """A desk on the configured store, for a local administrator; its acts are records of a writer of their own."""
+    from gateway.app import CannotStart, build  # noqa: PLC0415
+
+    try:
+        async with build(load_settings(config)).lobby() as desk:
+            yield desk
+    except (ConfigError, ValueError, CannotStart) as error:
+        raise click.ClickException(str(error)) from error
+
+
+main.add_command(approvals)
+main.add_command(audit)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def refusal_reply(
     """The one reply of every refusal. Without `id` where none could be read or the message was a notification.
 
     `data` is what the refusing room allowed plus `decisionId`, but for -32022, whose `data` the contract closes:
-    there the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` also becomes the challenge's `scope`.
+    there the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` is the challenge's `scope` too.
     """
     row = refused.refusal.value
     data = dict(refused.data)
@@ -46,7 +46,7 @@ def refusal_reply(
     if row.challenge is not None:
         required = data.get("requiredScopes") if row.status == 403 else None
         scopes: Sequence[str] = required or (server.scopes if server is not None else ())
-        headers += ((b"www-authenticate", _challenge(row.challenge, scopes, server)),)
+        headers += ((b"www-authenticate", challenge(row.challenge, scopes, server)),)
     if row.retry_after_s:
         headers += ((b"retry-after", b"%d" % row.retry_after_s),)
     return Reply(row.status, headers, orjson.dumps(body), close=row.close)
@@ -71,7 +71,7 @@ def _decision(decision_id: str) -> tuple[bytes, bytes]:
     return b"ostiary-decision", decision_id.encode("ascii")
 
 
-def _challenge(error: str, scopes: Sequence[str], server: Server | None) -> bytes:
+def challenge(error: str, scopes: Sequence[str], server: Server | None) -> bytes:
     """`Bearer` with the RFC 6750 `error` (none if no token was sent), the scopes, and the RFC 9728 document's URL."""
     parts = []
     if error:

@@ -1,0 +1,101 @@
+"""What a call would need, asked before it is made: the approvals API's way into the policy.
+
+The same question, the same effect and the same tool definition as the corridor's own, so that a ticket that was
+opened ahead is found by the very call. Nothing is consumed and nothing is forwarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from approvals.approvers import Person
+from approvals.desk import Terms
+from approvals.ticket import Asked, Unapprovable
+from gateway.contract.admission import policy_input
+from gateway.contract.envelope import parse_envelope
+from gateway.contract.fingerprint import describe_effect
+from gateway.contract.headers import PROTOCOL_VERSION, encode_value, match_headers
+from gateway.contract.identity import Implications
+from gateway.contract.judgement import check_call, check_verdict
+from gateway.contract.passage import Identity, Received, Server
+from gateway.contract.refusals import Refusal, Refused
+from gateway.pipeline import Corridor
+from policies.verdict import ApprovalTerms, Effect
+
+NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def grant(scopes: frozenset[str], implies: Implications) -> frozenset[str]:
+    """The scopes that a token grants: its own, and those that they imply."""
+    return scopes | {scope for scope, granters in implies.items() if not granters.isdisjoint(scopes)}
+
+
+def person_of(identity: Identity, implies: Implications) -> Person:
+    """A verified caller of the approvals API, as the desk knows people."""
+    return Person(
+        issuer=identity.issuer,
+        subject=identity.subject,
+        client=identity.client_id,
+        scopes=grant(identity.scopes, implies),
+        groups=identity.groups,
+        claims=identity.claims,
+    )
+
+
+class Foresight:
+    """Plans a call for a person who wants an approval before making it."""
+
+    def __init__(self, corridor: Corridor, servers: Mapping[str, Server], tenant_claims: Mapping[str, str]) -> None:
+        self._corridor = corridor
+        self._servers = {server.name: server for server in servers.values()}
+        self._tenant_claims = tenant_claims
+
+    async def plan(
+        self, person: Person, server_name: str, method: str, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[Asked, Terms, Sequence[str], Sequence[str]]:
+        """The effect that the call would have, and the policy's terms for it.
+
+        Raises `Refused(POLICY_DENIED)` for a server, a tool or a call that the person would be denied,
+        `Unapprovable` where no approval is needed, and what the policy and the upstream raise.
+        """
+        server = self._servers.get(server_name)
+        if server is None or person.issuer not in server.issuers:
+            raise Refused(Refusal.POLICY_DENIED, "no such server for this issuer")
+        tenant = person.claims.get(self._tenant_claims.get(person.issuer, ""), "")
+        identity = Identity(
+            issuer=person.issuer,
+            subject=person.subject,
+            client_id=person.client,
+            tenant=tenant if isinstance(tenant, str) else "",
+            scopes=person.scopes,
+            groups=person.groups,
+            claims=person.claims,
+        )
+        params = {"_meta": META, NAMED_BY[method]: name}
+        if method != "resources/read":
+            params["arguments"] = arguments
+        # Read as if it had come over the wire: the same strictness, and the same form of everything that is bound.
+        envelope = parse_envelope(orjson.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}))
+        headers = (
+            (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
+            (b"mcp-method", method.encode()),
+            (b"mcp-name", encode_value(name)),
+        )
+        call = match_headers(Received(server, "POST", server.path, headers), envelope)
+        tool = await self._corridor.catalog.look_up(server, call)
+        verdict = await self._corridor.policy.judge(policy_input("call", server, identity, call, tool))
+        check_verdict(call, verdict)
+        check_call(call, tool)
+        if verdict.effect is not Effect.APPROVE:
+            raise Unapprovable("this call needs no approval")
+        wanted = verdict.approval or ApprovalTerms()
+        terms = Terms(wanted.uses, wanted.ttl_s, wanted.approvers, wanted.min_approvers)
+        effect = describe_effect(identity, server, call, tool, self._corridor.volatile_meta)
+        return effect, terms, verdict.reasons, verdict.mask
