@@ -22,6 +22,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+TIMER_EARLY_S: Final = 0.01  # a loop's timers may fire a little before their time
 _CLOSE: Final = (b"connection", b"close")
 _ALLOW: Final[Headers] = ((b"allow", b"POST"),)
 _IDENTITY_ONLY: Final[Headers] = ((b"accept-encoding", b"identity"),)
@@ -150,10 +151,13 @@ class Beat:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if not self.sending and now >= self.sent_at + self._quiet_s:
+        due = self.sent_at + self._quiet_s
+        if due <= now + TIMER_EARLY_S:
+            if not self.sending:
+                self._saying = self._loop.create_task(self._say())
             self.sent_at = now
-            self._saying = self._loop.create_task(self._say())
-        self._timer = self._loop.call_at(max(now, self.sent_at) + self._quiet_s, self._look)
+            due = now + self._quiet_s
+        self._timer = self._loop.call_at(due, self._look)
 
     async def _say(self) -> None:
         if not self.sending:
