@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from gateway.demo.exchange import Answer, Ask
@@ -19,6 +19,7 @@ from gateway.demo.exchange import Answer, Ask
 TOKEN = re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+")
 DULL_HEADERS = frozenset({"date", "server"})
 INDENT = "    "
+WIDEST = 110
 
 
 def shorten(text: str) -> str:
@@ -37,7 +38,7 @@ class Screen:
             force_interactive=False,
             no_color=not terminal or "NO_COLOR" in os.environ,
             color_system="auto" if terminal else None,
-            width=None if terminal else 100,
+            width=None if terminal else WIDEST,
             highlight=False,
             emoji=False,
             markup=False,
@@ -61,6 +62,12 @@ class Screen:
         """A sentence in between."""
         self._line()
         self._prose(text)
+
+    def table(self, rows: Mapping[str, str]) -> None:
+        """Names and what there is to say of each."""
+        self._line()
+        for name, text in rows.items():
+            self._wire(f"{name:<9}{text}")
 
     def request(self, ask: Ask, remarks: Mapping[str, str] | None = None) -> None:
         """What is sent. `remarks` points at a header, or at the body, with a few words."""
@@ -108,7 +115,8 @@ class Screen:
         self._console.print(Text(text), soft_wrap=True)
 
     def _prose(self, text: str) -> None:
-        self._console.print(Padding(Text(text), (0, 4, 0, 2)) if self._console.is_terminal else Text(f"  {text}"))
+        for line in textwrap.wrap(text, min(self._console.width, WIDEST) - 2) or [""]:
+            self._line(f"  {line}" if line else "")
 
     def _wire(self, text: str, *, style: str = "", remark: str = "") -> None:
         line = Text(INDENT + text, style=style)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -115,24 +115,23 @@ class Stack:
         """Furnish the house and start everything; returns when all of it answers. Raises `StackFailed`."""
         self.house.furnish()
         deadline = time.monotonic() + READY_S
-        if not self.replicas:
-            for number, port in enumerate(self.ports.replicas, start=1):
-                name = f"replica-{number}"
-                books = str(self.house.books)
-                self._launch(name, "gateway.demo.servers", "--port", str(port), "--replica", name, "--books", books)
+        # All at once: the issuer, which starts quickest, has its keys ready before the gateway asks for them.
         self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
-        self.start_gateway(deadline)
-        if not self.replicas:
-            for number, port in enumerate(self.ports.replicas, start=1):
-                self._await(f"replica-{number}", f"http://127.0.0.1:{port}/", deadline, lambda status: status == 404)
+        self._launch_gateway()
+        served = () if self.replicas else tuple(enumerate(self.ports.replicas, start=1))
+        for number, port in served:
+            name, books = f"replica-{number}", str(self.house.books)
+            self._launch(name, "gateway.demo.servers", "--port", str(port), "--replica", name, "--books", books)
+        self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, 200)
+        for number, port in served:
+            self._await(f"replica-{number}", f"http://127.0.0.1:{port}/", deadline, 404)
+        self._await("gateway", f"{self.house.admin_url}/readyz", deadline, 200)
 
-    def start_gateway(self, deadline: float | None = None) -> None:
-        """Start `ostiary serve` on the written configuration and wait until it is ready. Raises `StackFailed`."""
-        deadline = deadline or time.monotonic() + READY_S
-        self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, lambda status: status == 200)
-        options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]
-        self._launch("gateway", "gateway.cli", "serve", *options, environment=self.environment)
-        self._await("gateway", f"{self.house.admin_url}/readyz", deadline, lambda status: status == 200)
+    def restart_gateway(self) -> None:
+        """kill -9 the gateway and start it again on the same files; returns when it is ready. Raises `StackFailed`."""
+        self.kill_gateway()
+        self._launch_gateway()
+        self._await("gateway", f"{self.house.admin_url}/readyz", time.monotonic() + READY_S, 200)
 
     def kill_gateway(self) -> None:
         """kill -9 the gateway, its supervisor and all its workers at once."""
@@ -208,6 +207,10 @@ class Stack:
     def _environment(self) -> dict[str, str]:
         return os.environ | self.house.secrets
 
+    def _launch_gateway(self) -> None:
+        options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]
+        self._launch("gateway", "gateway.cli", "serve", *options, environment=self.environment)
+
     def _launch(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         log = self.house.directory / f"{name}.log"
         with log.open("ab") as output:
@@ -227,7 +230,7 @@ class Stack:
             self._leash.stdin.write(f"{line}\n".encode())
             self._leash.stdin.flush()
 
-    def _await(self, name: str, url: str, deadline: float, ready: Callable[[int], bool]) -> None:
+    def _await(self, name: str, url: str, deadline: float, expected: int) -> None:
         part = self.parts[name]
         status = 0
         while time.monotonic() < deadline:
@@ -235,7 +238,7 @@ class Stack:
                 raise StackFailed(f"{name} ended with {part.process.returncode}:\n{part.tail()}")
             with contextlib.suppress(httpx.TransportError):
                 status = self.http.get(url, timeout=2.0).status_code
-                if ready(status):
+                if status == expected:
                     return
             time.sleep(0.05)
         raise StackFailed(f"{name} was not ready in time ({url} said {status or 'nothing'}):\n{part.tail()}")

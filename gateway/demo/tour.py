@@ -63,14 +63,15 @@ def welcome(screen: Screen, stack: Stack, took_s: float) -> None:
         "asks, decides by your policy, asks a person where a person must be asked, and writes down what happened.",
         "",
         f"Running for you, on this machine only (up in {took_s:.1f} s):",
-        f"  the bank     two replicas of two MCP servers, official Python SDK, unmodified: {replicas}",
-        f"  the gateway  {house.public_url} with /readonly/mcp, /payments/mcp and /approvals",
-        f"  the issuer   {house.issuer_url} ({NOTICE})",
-        "",
-        *(f"  {person.name:<6} {person.part}" for person in PEOPLE.values()),
-        "",
-        "Tokens are shortened on screen; nothing else is.",
     )
+    rows = {
+        "bank": f"two replicas of two plain MCP servers (official Python SDK): {replicas}",
+        "gateway": f"{house.public_url} with /readonly/mcp, /payments/mcp and /approvals",
+        "issuer": f"{house.issuer_url}, a {NOTICE}",
+    }
+    screen.table(rows)
+    screen.table({person.name: person.part for person in PEOPLE.values()})
+    screen.say("Tokens are shortened on screen; nothing else is.")
 
 
 def walk(visit: Visit) -> bool:

@@ -148,8 +148,9 @@ import time
 from gateway.demo.house import Ports
 from gateway.demo.stack import Stack
 class IssuerAlone(Stack):  # enough to be left behind
-    def start_gateway(self, deadline=None):
-        pass
+    def start(self):
+        self.house.furnish()
+        self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
 
 with IssuerAlone(ports=Ports.free(), replicas=("http://127.0.0.1:1",)) as stack:
     print(stack.parts["issuer"].process.pid, stack.house.directory, flush=True)
