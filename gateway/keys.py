@@ -165,6 +165,7 @@ class KeySource:
         self._document = b""
         self._keys: tuple[Key, ...] = ()
         self._by_kid: Mapping[str | None, tuple[Key, ...]] = MappingProxyType({})
+        self._loaded = False
         self._good_until = float("-inf")
         self._brought_forward = float("-inf")
         self._flight: asyncio.Task[bool] | None = None
@@ -172,8 +173,8 @@ class KeySource:
 
     @property
     def loaded(self) -> bool:
-        """Whether there were keys at least once, and the issuer did not withdraw them all."""
-        return bool(self._keys)
+        """Whether there were keys, once."""
+        return self._loaded
 
     @property
     def fresh(self) -> bool:
@@ -257,6 +258,7 @@ class KeySource:
         for key in self._keys:
             by_kid[key.kid] = (*by_kid.get(key.kid, ()), key)
         self._by_kid = by_kid
+        self._loaded = self._loaded or bool(self._keys)
         log.info("keys_loaded", issuer=self.issuer, keys=len(self._keys), retired=len(held))
 
     async def _keep(self, good: bool) -> None:

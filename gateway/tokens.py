@@ -172,7 +172,7 @@ class Tokens:
 
     @property
     def ready(self) -> bool:
-        """Whether every issuer's keys are loaded."""
+        """Whether every issuer's keys were loaded; what fails later is `degraded`."""
         return all(issuer.keys.loaded for issuer in self._issuers.values())
 
     @property
@@ -184,7 +184,7 @@ class Tokens:
         """Load all keys, one deadline for all, and keep them fresh. An issuer that can't be reached is tried again
         in the background; `ready` says when all are there."""
         for issuer in self._issuers.values():
-            if issuer.settings.token_types:
+            if issuer.types != {ACCESS_TOKEN_TYPE}:
                 log.warning("token_types_widened", issuer=issuer.settings.issuer, types=sorted(issuer.types))
         await asyncio.gather(*(issuer.keys.start() for issuer in self._issuers.values()))
 

@@ -21,7 +21,7 @@ from tests.support.issuer import Issuer, JwksServer, http_head, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
 JWKS = "/jwks"
-QUICK = Upkeep(refresh_s=600, poll_s=0.05, retry_s=0.05, deadline_s=0.5)
+QUICK = Upkeep(refresh_s=600, poll_s=0.05, retry_s=0.05, deadline_s=1.0)
 
 Open = Callable[..., Awaitable[Tokens]]
 
@@ -176,7 +176,7 @@ async def test_jwt_04_a_flood_of_unknown_key_ids(server: JwksServer, open_room: 
     doesn't wait for it."""
     issuer = Issuer()
     server.routes[JWKS] = issuer.jwks()
-    room = await open_room(issuer, jwks_uri=server.url + JWKS)
+    room = await open_room(issuer, Upkeep(deadline_s=60), jwks_uri=server.url + JWKS)
     good = [issuer.mint(RESOURCE, sub=f"user-{number}") for number in range(20)]
     flood = [issuer.mint(RESOURCE, header={"kid": f"{random.getrandbits(64):x}"}) for _ in range(1000)]
     slow = asyncio.Event()
@@ -188,9 +188,8 @@ async def test_jwt_04_a_flood_of_unknown_key_ids(server: JwksServer, open_room: 
     server.routes[JWKS] = later
     waiting = [asyncio.create_task(refusal(room, issuer, token)) for token in flood[:500]]
     await eventually(lambda: server.hits[JWKS] == 2)
-    began = perf_counter()
     assert [await refusal(room, issuer, token) for token in good] == [None] * 20
-    assert perf_counter() - began < 0.4, "good traffic waited for the refresh"
+    assert not any(task.done() for task in waiting), "good traffic waited for the refresh"
     slow.set()
     refusals = await asyncio.gather(*waiting, *(refusal(room, issuer, token) for token in flood[500:]))
     assert refusals == [Refusal.TOKEN_INVALID] * 1000
@@ -375,7 +374,7 @@ async def test_jwt_12_hostile_key_documents(server: JwksServer, open_room: Open,
     room = await open_room(issuer, jwks_uri=server.url + JWKS)
     took, peak = perf_counter() - began, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert took < 2.0
+    assert took < 3.0
     assert peak < 8 << 20
     assert server.sent < 16 << 20
     assert server.hits["/elsewhere"] == 0
@@ -426,7 +425,8 @@ async def test_an_issuer_that_withdraws_all_keys_is_believed(server: JwksServer,
     server.routes[JWKS] = b'{"keys":[]}'
     await refusal(room, issuer, issuer.mint(RESOURCE, header={"kid": "unknown"}))
     assert await refusal(room, issuer, token) is Refusal.KEYS_UNAVAILABLE
-    assert not room.ready
+    assert room.degraded == (issuer.name,)
+    assert room.ready, "one issuer's trouble does not take the gateway from everybody else"
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_refresh(server: JwksServer, open_room: Open) -> None:
