@@ -28,6 +28,7 @@ from gateway.demo.bank import Books
 from gateway.demo.house import House, Ports
 
 READY_S = 20.0
+GRACE_S = 5.0
 LEASH = """while read -r line; do set -- "$@" "$line"; done
 folder=$1; shift
 for group in "$@"; do kill -s TERM -- "-$group" 2>/dev/null; done
@@ -54,14 +55,15 @@ class Part:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def end(self, grace_s: float) -> None:
-        """Stop it and everything that it started: politely, then for certain."""
-        self._signal(signal.SIGTERM)
+        """Stop it and everything in its group: politely, then for certain."""
+        self.signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace_s)
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.process.wait()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -128,7 +130,7 @@ class Stack:
         self._await("gateway", f"{self.house.admin_url}/readyz", deadline, 200)
 
     def restart_gateway(self) -> None:
-        """kill -9 the gateway and start it again on the same files; returns when it is ready. Raises `StackFailed`."""
+        """kill -9 the gateway and start it again on its files; returns when it is ready. Raises `StackFailed`."""
         self.kill_gateway()
         self._launch_gateway()
         self._await("gateway", f"{self.house.admin_url}/readyz", time.monotonic() + READY_S, 200)
@@ -191,16 +193,18 @@ class Stack:
 
     def stop(self) -> None:
         """End everything and remove the directory. Safe to call twice."""
-        for name in ("gateway", "issuer", *[name for name in self.parts if name.startswith("replica-")]):
-            if part := self.parts.pop(name, None):
-                part.end(5.0 if name == "gateway" else 1.0)
+        self.http.close()
+        for part in self.parts.values():
+            part.signal(signal.SIGTERM)
+        for part in self.parts.values():
+            part.end(GRACE_S)
+        self.parts.clear()
         if self._leash is not None:
             self._leash.kill()
             self._leash.wait()
             if self._leash.stdin is not None:
                 self._leash.stdin.close()
             self._leash = None
-        self.http.close()
         if not self.keep:
             shutil.rmtree(self.house.directory, ignore_errors=True)
 
