@@ -105,7 +105,9 @@ targets contains ["resources", input.request.arguments.ref.uri] if {
 
 targets contains ["resources", uri] if {
 	method == "subscriptions/listen"
-	some uri in input.request.arguments.notifications.resourceSubscriptions
+	uris := input.request.arguments.notifications.resourceSubscriptions
+	is_array(uris)
+	some uri in uris
 }
 
 # The data of each of them, as [section, data].
