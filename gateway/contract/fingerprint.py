@@ -7,6 +7,7 @@ different effects share a text to be hashed, and another spelling of the same ef
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,10 +22,11 @@ from gateway.contract.refusals import Refusal, Refused
 _EXACT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _FLOAT_OR_BIG = re.compile(rb"(?:\A|[:,\[])-?(?:[0-9]{16}|[0-9]+[.e])")
 _BIG = re.compile(rb"(?:\A|[:,\[])-?[0-9]{16}")
+_LARGEST = 2**53 - 1
 
 
 def canonical(value: Any) -> bytes:
-    """The RFC 8785 text of a JSON value. Raises `ValueError` for an integer beyond +-(2^53 - 1), NaN, infinity.
+    """The RFC 8785 text of a value that was read from JSON. Raises `ValueError` for an integer beyond +-(2^53 - 1).
 
     orjson's sorted form is that text wherever it holds neither a number that the two write differently (any float,
     any integer of 16 digits) nor a character that they order differently (beyond ASCII); a string that only looks so
@@ -62,10 +64,17 @@ def effect_text(value: Any) -> bytes:
     try:
         text = canonical(value)
         if _BIG.search(text):
-            rfc8785.dumps(orjson.loads(text))
+            json.loads(text, parse_int=_exact)
     except ValueError:
         raise Refused(Refusal.PARAMS_INVALID, "a gated call holds an integer beyond 2^53 - 1") from None
     return text
+
+
+def _exact(digits: str) -> int:
+    number = int(digits)
+    if abs(number) > _LARGEST:
+        raise ValueError("not exact in a double")
+    return number
 
 
 def bound_meta(call: Call, volatile_meta: frozenset[str]) -> Mapping[str, Any]:
