@@ -49,6 +49,7 @@ from policies.embedded import EmbeddedPolicy
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
+KEYS_WITHIN_S = 10.0
 GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
 
@@ -191,15 +192,13 @@ class House:
             await desk.reconcile(owner)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
-        self._policy = policy = EmbeddedPolicy(
-            settings.policy.path, deadline_s=settings.policy.deadline_s, evaluators=settings.policy.evaluators
-        )
+        self._policy = policy = self._make_policy()
         try:
             await policy.start()
         except PolicyUnavailable as error:
             raise CannotStart(f"policy.path: {error}") from error
         opened.push_async_callback(policy.close)
-        self._tokens = tokens = Tokens(plan.issuers, leeway_s=settings.identity.leeway_s)
+        self._tokens = tokens = self._make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)
         upstream = HttpUpstream(
@@ -270,6 +269,38 @@ class House:
             yield desk
         finally:
             await self._open.aclose()
+
+    async def examine(self) -> list[tuple[str, bool, str]]:
+        """Open and close the parts that change nothing: (what, in order?, detail). For `ostiary check`."""
+        settings = self._plan.settings
+        found = []
+        policy = self._make_policy()
+        try:
+            await policy.start()
+            found.append(("policy", True, f"revision {policy.revision}"))
+        except PolicyUnavailable as error:
+            found.append(("policy", False, f"policy.path: {error}"))
+        finally:
+            await policy.close()
+        tokens = self._make_tokens()
+        try:
+            await tokens.start()
+            async with asyncio.timeout(KEYS_WITHIN_S):
+                while not tokens.ready:  # noqa: ASYNC110 - a command that looks once, not a server that waits
+                    await asyncio.sleep(0.05)
+            found.append(("keys", True, f"{len(settings.identity.issuers)} issuers"))
+        except TimeoutError:
+            found.append(("keys", False, "identity.issuers: not every issuer's keys could be loaded"))
+        finally:
+            await tokens.close()
+        return found
+
+    def _make_policy(self) -> EmbeddedPolicy:
+        policy = self._plan.settings.policy
+        return EmbeddedPolicy(policy.path, deadline_s=policy.deadline_s, evaluators=policy.evaluators)
+
+    def _make_tokens(self) -> Tokens:
+        return Tokens(self._plan.issuers, leeway_s=self._plan.settings.identity.leeway_s)
 
     def _approvals_api(self, desk: Desk, implications: Implications) -> FastAPI:
         """The approvals API with the house behind it: its tokens, its policy, its refusals and its record."""

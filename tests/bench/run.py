@@ -24,10 +24,11 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.issuer import TestIssuer
-from tests.support.stack import config_for, secrets_for
+from tests.support.issuer import Issuer
+from tests.support.stack import DATA, secrets_for, write_config
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+BENCH_DATA = {**DATA, "tools": {"read_file": {"effect": "read", "scopes": ["files:read"]}}}
 BODY = json.dumps(
     {
         "jsonrpc": "2.0",
@@ -39,7 +40,7 @@ BODY = json.dumps(
                 "io.modelcontextprotocol/clientCapabilities": {},
                 "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
             },
-            "name": "read",
+            "name": "read_file",
             "arguments": {"path": "reports/2026/q3.txt", "limit": 20},
         },
     },
@@ -50,7 +51,7 @@ HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": "2026-07-28",
     "Mcp-Method": "tools/call",
-    "Mcp-Name": "read",
+    "Mcp-Name": "read_file",
 }
 
 
@@ -134,6 +135,7 @@ def start(command: list[str], core: int, **env: str) -> subprocess.Popen[bytes]:
         ["taskset", "-c", str(core), *command],
         env={**os.environ, **env},
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
 
@@ -177,16 +179,16 @@ def measure(folder: Path, rounds: int, seconds: float, connections: list[int]) -
              "--log-level", "warning"],
             0, BARE_PROXY_UPSTREAM=f"http://127.0.0.1:{up}/mcp",
         )  # fmt: skip
-        issuer = TestIssuer("https://bench.issuer.test")
-        config = config_for(
-            folder, issuer, port=gate, admin_port=admin, servers={"bench": [f"http://127.0.0.1:{up}/mcp"]}
+        issuer = Issuer("https://bench.issuer.test")
+        config = write_config(
+            folder, issuer, {"bench": [f"http://127.0.0.1:{up}/mcp"]}, port=gate, admin_port=admin, data=BENCH_DATA
         )
         gateway = start([sys.executable, "-m", "gateway.cli", "serve", "--config", str(config)], 0, **secrets_for())
         children += [nginx, proxy, gateway]
         for port in (up, ng, bare, gate):
             wait_for(port)
         wait_ready(admin)
-        token = issuer.mint(audience=f"http://127.0.0.1:{gate}/bench/mcp", scope="mcp:use files:read", ttl_s=3600)
+        token = issuer.mint(f"http://127.0.0.1:{gate}/bench/mcp", scope="mcp:use files:read")
         plain, bearer = write_script(folder, "plain", ""), write_script(folder, "bearer", token)
         contenders = {
             "upstream": (f"http://127.0.0.1:{up}/mcp", plain, None),
