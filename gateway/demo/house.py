@@ -97,6 +97,11 @@ class House:
         return self.directory / "audit.jsonl"
 
     @property
+    def bundle(self) -> Path:
+        """The policy bundle: the default rules with the demo's own data."""
+        return self.directory / "bundle"
+
+    @property
     def books(self) -> Path:
         """The directory of the bank's books."""
         return self.directory / "books"
@@ -109,7 +114,7 @@ class House:
         """Write the configuration and the bundle."""
         self.books.mkdir(parents=True, exist_ok=True)
         self.config_file.write_text(yaml.safe_dump(self._configuration(), sort_keys=False))
-        bundle = self.directory / "bundle"
+        bundle = self.bundle
         with as_file(files("policies") / "bundle") as source:
             shutil.copytree(source, bundle, dirs_exist_ok=True)
         (bundle / "mcp" / "authz" / "data.json").write_text(json.dumps(self._policy_data(), indent=2))

@@ -123,7 +123,8 @@ def hand_over(visit: Visit) -> None:
         f"curl -sS {house.issuer_url}/token -d person=carol -d resource={house.endpoint('readonly')} "
         "-d 'scope=mcp:use bank:read'"
     )
-    screen.say(f"The audit record grows in {house.audit_file}; the configuration is {house.config_file}.")
+    screen.say("What is behind it:")
+    screen.table({"record": str(house.audit_file), "config": str(house.config_file), "policy": str(house.bundle)})
     screen.say("Ctrl-C ends everything.")
 
 

@@ -62,7 +62,7 @@ def test_without_tour_it_stays_up_with_lines_that_work_when_copied(tmp_path: Pat
         finally:
             demo.send_signal(signal.SIGINT)
             demo.wait(20)
-    directory = re.search(r"the configuration is (\S+)/ostiary\.yaml", output.read_text())
+    directory = re.search(r"config +(\S+)/ostiary\.yaml", output.read_text())
     assert directory is not None
     assert not Path(directory[1]).exists()
     assert "Everything is stopped" in output.read_text()

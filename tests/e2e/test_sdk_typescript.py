@@ -40,6 +40,13 @@ def drive() -> Drive:
     return run
 
 
+def refusal(answer: dict[str, Any]) -> dict[str, Any]:
+    """The JSON-RPC error of a refused call. This client hands an HTTP 403 to its caller whole, as an HTTP error."""
+    assert answer["error"]["data"]["status"] == 403, answer
+    error: dict[str, Any] = json.loads(answer["error"]["data"]["text"])["error"]
+    return error
+
+
 @pytest.mark.parametrize("mode", ["auto", {"pin": "2026-07-28"}], ids=["auto", "pinned"])
 def test_the_client_lists_calls_reads_and_prompts(stack: Stack, drive: Drive, mode: object) -> None:
     """Everything that the read-only server offers can be used through the gateway, probing or pinned."""
@@ -91,8 +98,8 @@ def test_a_gated_call_runs_once_after_approval_by_repeating_it(stack: Stack, dri
     def moved() -> int:
         return sum(line["memo"] == memo for line in stack.books.transfers())
 
-    held = drive(plan)["calls"][0]["error"]
-    assert held["code"] == 40303, held
+    held = refusal(drive(plan)["calls"][0])
+    assert held["code"] == 40303
     assert moved() == 0
     ticket = held["data"]["ticket"]
     reviewer = stack.mint("bob", "approvals", "approvals:read approvals:decide")
@@ -100,5 +107,5 @@ def test_a_gated_call_runs_once_after_approval_by_repeating_it(stack: Stack, dri
     assert send(stack.http, ask_api(url, reviewer, {"comment": "fine"})).status // 100 == 2
     assert "result" in drive(plan)["calls"][0]
     assert moved() == 1
-    assert drive(plan)["calls"][0]["error"]["code"] == 40303
+    assert refusal(drive(plan)["calls"][0])["code"] == 40303
     assert moved() == 1
