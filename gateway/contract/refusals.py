@@ -8,7 +8,7 @@ audit record only. Codes outside the JSON-RPC and MCP ranges are HTTP status x 1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, unique
 from typing import Any
 
 PARSE_ERROR = -32700
@@ -39,6 +39,7 @@ class Row:
     close: bool = False
 
 
+@unique
 class Refusal(Enum):
     """Every way to be refused. The order follows the corridor."""
 
