@@ -9,18 +9,20 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from approvals.commands import LocalDoor, approvals
-from approvals.desk import Desk
-from gateway.audit.commands import audit
 from gateway.config import ConfigError, Settings, load_settings
 
+if TYPE_CHECKING:
+    from approvals.desk import Desk
+
 COULD_NOT_ASK = 2
+ROOMS = {"approvals": "approvals.commands", "audit": "gateway.audit.commands"}
+"""Groups of commands that a room brings along: name -> its module, where the group has the same name."""
 
 config_option = click.option(
     "--config",
@@ -45,12 +47,32 @@ def read_settings(config: Path) -> Settings:
         fail(error)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class House(click.Group):
+    """A room's commands are imported when they are called: `audit verify` does not wait for a database driver."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, the rooms' included."""
+        return sorted({*super().list_commands(ctx), *ROOMS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, from its room where it has one."""
+        if cmd_name in ROOMS:
+            command: click.Command = getattr(import_module(ROOMS[cmd_name]), cmd_name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=House, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ostiary")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """A gateway in front of unmodified MCP servers."""
-    ctx.obj = Door(open_desk)
+    if ctx.invoked_subcommand == "approvals":
+        from approvals.commands import LocalDoor  # noqa: PLC0415 - see House
+
+        ctx.obj = LocalDoor(open_desk)
+    else:
+        ctx.obj = AuditDoor()
 
 
 @main.command()
@@ -141,9 +163,8 @@ def demo(tour: bool) -> None:
     sys.exit(run_demo(tour_only=tour))
 
 
-@dataclass(frozen=True, slots=True)
-class Door(LocalDoor):
-    """The way from `--config` into the house, for the commands of the rooms."""
+class AuditDoor:
+    """The way from `--config` to the record, for the audit's commands."""
 
     def audit_file(self, config: Path) -> Path:
         """`audit.file` of a configuration. Raises `ValueError` where it can't be read."""
@@ -163,10 +184,6 @@ async def open_desk(config: Path) -> AsyncIterator[Desk]:
             yield desk
     except (ConfigError, ValueError, CannotStart) as error:
         raise click.ClickException(str(error)) from error
-
-
-main.add_command(approvals)
-main.add_command(audit)
 
 
 if __name__ == "__main__":
