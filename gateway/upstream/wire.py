@@ -26,9 +26,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_notification", "_parser",
-        "_paused", "_pieces", "_quiet_s", "_timer", "_total", "_until", "_waiter", "complete", "kind",
-        "overrun", "persistent", "replica", "status",
+        "_buffered", "_clock", "_connection", "_fault", "_headers", "_in_body", "_interim", "_limits",
+        "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_timer", "_total", "_until", "_waiter",
+        "complete", "kind", "overrun", "persistent", "replica", "status",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,7 @@ class Exchange:
         self._quiet_s = quiet_s
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim = 0
+        self._in_body = False
         self._total = 0
         self._pieces: list[bytes] = []
         self._buffered = 0
@@ -132,7 +133,12 @@ class Exchange:
         if self._fault is not None or self.complete:
             self._end()
         else:
-            self._until = self._clock() + (self._limits.answer_s if self.kind is None else self._quiet_s)
+            waits_s = self._limits.answer_s if self.kind is None else self._quiet_s
+            self._until = self._clock() + waits_s
+            if self.kind is not None and not self._in_body and self._connection is not None:
+                self._in_body = True
+                self._timer.cancel()
+                self._timer = self._connection.loop.call_later(waits_s, self._expire)
             if self._buffered > self._limits.buffer_bytes and not self._paused and self.kind is Kind.STREAM:
                 self._paused = True
                 if self._connection is not None:
@@ -159,7 +165,7 @@ class Exchange:
             self._pieces.clear()
 
     def _expire(self) -> None:
-        """The deadline moves with each piece; the timer is only set anew when it rings too early."""
+        """The deadline moves on with each piece; the timer is only set anew when it rings too early."""
         left = self._until - self._clock()
         if left > 0 and self._connection is not None:
             self._timer = self._connection.loop.call_later(left, self._expire)

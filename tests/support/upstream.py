@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -143,6 +144,7 @@ class ScriptedUpstream:
 
     script: Script = answer
     port: int = 0
+    tls: ssl.SSLContext | None = None
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
     _server: asyncio.Server | None = None
@@ -161,7 +163,7 @@ class ScriptedUpstream:
 
     async def start(self) -> Self:
         """Listen; on the same port again after `stop`."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 24)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 24, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -1,0 +1,298 @@
+"""The catalogue of tools: whole snapshots, shared refreshes, bounded patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.catalog import Catalog, CatalogLimits
+from gateway.contract.fingerprint import digest_definition
+from gateway.contract.passage import Admitted, Server
+from gateway.upstream.http import HttpUpstream
+from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.target import UpstreamTarget, check_replica_url
+from tests.support.upstream import SERVER, Exchange, ScriptedUpstream, a_call, http, result_of
+
+OTHER = Server("other", "/other/mcp", "https://gw.example/other/mcp", "")
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+@dataclass
+class Listings:
+    """An upstream that only lists: pages by cursor. A fault in place of the pages is raised."""
+
+    pages: list[dict[str, Any]] | UpstreamFault = field(default_factory=list)
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert (method, server) == ("tools/list", SERVER)
+        self.asked.append(params)
+        if self.gate is not None:
+            await self.gate.wait()
+        if isinstance(self.pages, UpstreamFault):
+            raise self.pages
+        return self.pages[int(params.get("cursor", "0") or "1")]
+
+    async def forward(self, admitted: Admitted) -> Answer:
+        raise AssertionError(f"the catalogue forwards nothing: {admitted}")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+LIMITS = CatalogLimits(pages=5, tools=10, listing_bytes=10_000, shortest_s=2, longest_s=60, stale_s=100, miss_s=5)
+
+
+def _catalog(upstream: Listings) -> tuple[Catalog, Clock]:
+    clock = Clock()
+    return Catalog(upstream, LIMITS, clock), clock
+
+
+async def test_all_pages_are_one_snapshot() -> None:
+    """Tools of every page are found; their digest is that of the whole definition; an empty cursor is a cursor."""
+    first, second = tool("add", annotations={"readOnlyHint": True}), tool("sub", description="x")
+    upstream = Listings([{"tools": [first], "nextCursor": ""}, {"tools": [second], "ttlMs": 30000}])
+    catalog, _ = _catalog(upstream)
+    found = await catalog.tool(SERVER, "add")
+    assert found is not None
+    assert (found.name, found.digest, found.annotations) == ("add", digest_definition(first), {"readOnlyHint": True})
+    assert found.definition == first
+    other = await catalog.tool(SERVER, "sub")
+    assert other is not None
+    assert other.annotations == {}
+    assert other.digest != digest_definition(tool("sub", description="y"))
+    assert upstream.asked == [{}, {"cursor": ""}]
+    assert catalog.peek(SERVER, "add") is found
+    assert catalog.peek(OTHER, "add") is None
+
+
+async def test_only_tool_calls_are_looked_up() -> None:
+    """`look_up` asks for nothing where no tool is named."""
+    upstream = Listings([{"tools": [tool("add")]}])
+    catalog, _ = _catalog(upstream)
+    assert await catalog.look_up(SERVER, a_call(method="resources/read", kind="resource")) is None
+    assert upstream.asked == []
+    found = await catalog.look_up(SERVER, a_call())
+    assert found is not None
+    assert found.name == "add"
+
+
+@pytest.mark.parametrize(
+    ("ttls", "fresh_s"),
+    [([30000], 30), ([0], 2), ([None], 2), ([-5], 2), ([True], 2), ([999_999_999], 60), ([50000, 10000], 10)],
+)
+async def test_a_snapshot_expires(ttls: list[Any], fresh_s: float) -> None:
+    """`ttlMs` counts, the shortest of all pages, between our bounds."""
+    pages: list[dict[str, Any]] = [{"tools": [], "ttlMs": ttl} for ttl in ttls]
+    pages[0]["tools"] = [tool("add")]
+    if len(pages) == 2:
+        pages[0]["nextCursor"] = "1"
+    upstream = Listings(pages)
+    catalog, clock = _catalog(upstream)
+    await catalog.tool(SERVER, "add")
+    clock.now += fresh_s - 0.01
+    await catalog.tool(SERVER, "add")
+    assert len(upstream.asked) == len(pages)
+    clock.now += 0.02
+    assert catalog.peek(SERVER, "add") is None
+    assert await catalog.tool(SERVER, "add") is not None
+    assert len(upstream.asked) == 2 * len(pages)
+
+
+async def test_a_changed_definition_has_another_digest_at_once_when_asked() -> None:
+    """`newer_than_s` makes a gated call see today's definition; without it, the snapshot's."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
+    catalog, clock = _catalog(upstream)
+    before = await catalog.tool(SERVER, "add")
+    upstream.pages = [{"tools": [tool("add", description="now it deletes")], "ttlMs": 60000}]
+    clock.now += 1
+    assert await catalog.tool(SERVER, "add") == before
+    after = await catalog.tool(SERVER, "add", newer_than_s=0.5)
+    assert before is not None
+    assert after is not None
+    assert after.digest != before.digest
+
+
+async def test_a_miss_is_asked_for_again_after_a_pause() -> None:
+    """A new tool is found without waiting for the expiry, and unknown names do not flood the server."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
+    catalog, clock = _catalog(upstream)
+    for number in range(50):
+        assert await catalog.tool(SERVER, f"made-up-{number}") is None
+    assert len(upstream.asked) == 1
+    upstream.pages = [{"tools": [tool("add"), tool("new")], "ttlMs": 60000}]
+    clock.now += 6
+    assert await catalog.tool(SERVER, "new") is not None
+    assert await catalog.tool(SERVER, "made-up") is None
+    assert len(upstream.asked) == 2
+
+
+async def test_a_tool_that_is_listed_twice_is_nobodys() -> None:
+    """Which of two definitions was approved could not be told; a definition without a schema is none."""
+    pages: list[dict[str, Any]] = [
+        {"tools": [tool("add"), tool("twice"), {"name": "bare"}], "nextCursor": "1", "ttlMs": 60000},
+        {"tools": [tool("twice"), tool("twice", description="b")], "ttlMs": 60000},
+    ]
+    upstream = Listings(pages)
+    catalog, clock = _catalog(upstream)
+    assert await catalog.tool(SERVER, "add") is not None
+    clock.now += 6
+    assert await catalog.tool(SERVER, "twice") is None
+    assert await catalog.tool(SERVER, "bare") is None
+    assert len(upstream.asked) == 2, "an ambiguous name is known, not missing"
+    assert (await catalog.listing(SERVER)).ambiguous == {"twice", "bare"}
+
+
+BAD_PAGES: list[list[dict[str, Any]]] = [
+    [{}],
+    [{"tools": {}}],
+    [{"tools": ["add"]}],
+    [{"tools": [{"inputSchema": {}}]}],
+    [{"tools": [], "nextCursor": 5}],
+    [{"tools": [], "nextCursor": "0"}],
+    [{"tools": [], "nextCursor": "1"}, {"tools": [], "nextCursor": "1"}],
+    [{"tools": [], "nextCursor": str(number + 1)} for number in range(9)],
+    [{"tools": [tool(f"t{number}") for number in range(11)]}],
+    [{"tools": [tool("add", description="x" * 10_001)]}],
+]
+
+
+@pytest.mark.parametrize("pages", BAD_PAGES)
+async def test_a_listing_that_is_none_is_a_fault(pages: list[dict[str, Any]]) -> None:
+    """No array, no names, cursors in a circle, too many pages, tools or bytes: no snapshot at all."""
+    good = [{"tools": [tool("add")]}]
+    upstream = Listings(good)
+    catalog, clock = _catalog(upstream)
+    assert await catalog.tool(SERVER, "add") is not None
+    upstream.pages = pages
+    clock.now += 200
+    with pytest.raises(UpstreamInvalid) as caught:
+        await catalog.tool(SERVER, "add")
+    assert caught.value.sent is False
+    assert len(upstream.asked) <= 1 + LIMITS.pages
+
+
+@pytest.mark.parametrize("kind", [UpstreamUnreachable, UpstreamTimeout, UpstreamInvalid])
+async def test_the_last_good_snapshot_serves_for_a_while(kind: type[UpstreamFault]) -> None:
+    """While the server can't be asked the old listing counts, up to a bound; then the fault does, and it heals."""
+    upstream = Listings([{"tools": [tool("add")]}])
+    catalog, clock = _catalog(upstream)
+    good = await catalog.tool(SERVER, "add")
+    upstream.pages = kind("down", sent=True, replica="http://r")
+    clock.now += 99
+    assert await catalog.tool(SERVER, "add") == good
+    clock.now += 2
+    with pytest.raises(kind) as caught:
+        await catalog.tool(SERVER, "add")
+    assert (caught.value.sent, caught.value.replica) == (False, "http://r")
+    asked = len(upstream.asked)
+    for _ in range(20):
+        with pytest.raises(kind):
+            await catalog.tool(SERVER, "add")
+    assert len(upstream.asked) == asked, "a server that is down was asked again at once"
+    upstream.pages = [{"tools": [tool("add")]}]
+    clock.now += 1.1
+    assert await catalog.tool(SERVER, "add") is not None
+
+
+async def test_a_server_that_was_never_listed_is_a_fault() -> None:
+    """Without a first listing there is nothing to fall back on."""
+    catalog, _ = _catalog(Listings(UpstreamUnreachable("down", sent=False)))
+    with pytest.raises(UpstreamUnreachable):
+        await catalog.tool(SERVER, "add")
+
+
+async def test_one_refresh_serves_all_who_wait() -> None:
+    """A hundred calls at once ask the server once."""
+    upstream = Listings([{"tools": [tool("add")]}], gate=asyncio.Event())
+    catalog, _ = _catalog(upstream)
+    waiting = [asyncio.create_task(catalog.tool(SERVER, "add")) for _ in range(100)]
+    await asyncio.sleep(0.01)
+    assert upstream.gate is not None
+    upstream.gate.set()
+    found = await asyncio.gather(*waiting)
+    assert all(each is found[0] is not None for each in found)
+    assert len(upstream.asked) == 1
+
+
+async def test_who_goes_away_does_not_end_the_others_refresh() -> None:
+    """Cancelling the call that began a refresh leaves it to those who wait, and to nobody if nobody does."""
+    upstream = Listings([{"tools": [tool("add")]}], gate=asyncio.Event())
+    catalog, _ = _catalog(upstream)
+    first = asyncio.create_task(catalog.tool(SERVER, "add"))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(catalog.tool(SERVER, "add"))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert upstream.gate is not None
+    upstream.gate.set()
+    assert await second is not None
+    assert len(upstream.asked) == 1
+
+
+async def test_a_refresh_has_a_deadline() -> None:
+    """A server that answers page after page for ever, or never, does not hold the calls for ever."""
+    upstream = Listings([{"tools": []}], gate=asyncio.Event())
+    catalog = Catalog(upstream, CatalogLimits(refresh_s=0.05))
+    with pytest.raises(UpstreamTimeout):
+        await catalog.tool(SERVER, "add")
+
+
+async def test_close_ends_a_refresh() -> None:
+    """Nothing is under way afterwards; whoever waited is let go."""
+    upstream = Listings([{"tools": []}], gate=asyncio.Event())
+    catalog, _ = _catalog(upstream)
+    waiting = asyncio.create_task(catalog.tool(SERVER, "add"))
+    await asyncio.sleep(0.01)
+    await catalog.close()
+    with pytest.raises((asyncio.CancelledError, UpstreamFault)):
+        await waiting
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_changed_list_is_asked_for_anew() -> None:
+    """`forget` follows the server's own word that its list changed."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
+    catalog, _ = _catalog(upstream)
+    await catalog.tool(SERVER, "add")
+    upstream.pages = [{"tools": [tool("sub")], "ttlMs": 60000}]
+    catalog.forget(SERVER)
+    assert await catalog.tool(SERVER, "add") is None
+    assert await catalog.tool(SERVER, "sub") is not None
+
+
+async def test_over_real_sockets() -> None:
+    """The catalogue on the real upstream: pages by cursor, own credential, one reading."""
+
+    async def listing(exchange: Exchange) -> None:
+        page: dict[str, Any] = {"tools": [tool("sub")], "ttlMs": 1000}
+        if b"cursor" not in exchange.seen.body:
+            page = {"tools": [tool("add")], "ttlMs": 1000, "nextCursor": "more"}
+        await exchange.send(http(200, result_of(exchange.id, **page)))
+
+    async with ScriptedUpstream(listing) as scripted:
+        target = UpstreamTarget((check_replica_url(scripted.url),), "Authorization", "Bearer own")
+        upstream = HttpUpstream({SERVER.name: target})
+        catalog = Catalog(upstream)
+        assert await catalog.tool(SERVER, "sub") is not None
+        assert [seen.values("authorization") for seen in scripted.seen] == [["Bearer own"]] * 2
+        await catalog.close()
+        await upstream.close()
