@@ -152,13 +152,13 @@ def _call(
     given = envelope.params
     if (misfit := method.params.misfit(given)) is not None:
         raise Refused(Refusal.PARAMS_INVALID, f"params.{misfit}")
-    extra_meta = {key: value for key, value in envelope.meta.items() if key not in PROTOCOL_META}
+    meta = envelope.meta
+    extra_meta = {} if meta.keys() <= PROTOCOL_META else {key: meta[key] for key in meta if key not in PROTOCOL_META}
     if method.mirrored is None:
         shown = {key: value for key, value in given.items() if key != "_meta"}
         return Call(envelope, method.kind, envelope.method, None, shown, capabilities, None, None, extra_meta, params)
-    for member in given:
-        if member != "_meta" and member not in method.params.required and member not in method.params.optional:
-            raise Refused(Refusal.PARAMS_INVALID, "params has a member that the method does not define")
+    if not given.keys() <= method.members:
+        raise Refused(Refusal.PARAMS_INVALID, "params has a member that the method does not define")
     return Call(
         envelope,
         method.kind,
@@ -175,6 +175,8 @@ def _call(
 
 def _plain(value: bytes) -> str | None:
     """The value as text, or `None` if it is not visible ASCII with spaces and tabs between."""
+    if value.isascii() and (text := value.decode()).isprintable():
+        return text
     return value.decode() if _LEGAL_VALUE.fullmatch(value) else None
 
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 
 class _Texts:
     """The shape of an array of strings."""
+
+
+class _Unguarded:
+    """The shape of nothing: a member that acts on handles of which nothing proves yet whose they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def _fits(value: Any, form: type | Shape) -> bool:
     return type(value) is form
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Method:
     """A request's method.
 
@@ -54,6 +59,11 @@ class Method:
     params: Shape = Shape()
     mirrored: str | None = None
 
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """All members that `params` may have where it is closed."""
+        return frozenset({"_meta", *self.params.required, *self.params.optional})
+
 
 _RETRY: Mapping[str, type] = {"requestState": str, "inputResponses": dict}
 _PAGE = Shape(optional={"cursor": str})
@@ -62,7 +72,7 @@ _FILTER: Mapping[str, type] = {
     "promptsListChanged": bool,
     "resourcesListChanged": bool,
     "resourceSubscriptions": _Texts,
-    "taskIds": _Texts,
+    "taskIds": _Unguarded,
 }
 
 METHODS: Mapping[str, Method] = {

@@ -476,6 +476,7 @@ def test_notifications() -> None:
         ("subscriptions/listen", {"notifications": {"toolsListChanged": 1}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": "file:///a"}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [1]}}),
+        ("subscriptions/listen", {"notifications": {"taskIds": ["t"]}}),
     ],
 )
 def test_parameters_that_steer_a_decision_have_their_type(method: str, change: dict[str, Any]) -> None:
