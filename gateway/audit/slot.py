@@ -20,8 +20,9 @@ from gateway.contract.chain import MAX_LINE, ZERO, Chain
 
 MAX_WRITERS: Final = 1024
 _BLOCK = 1 << 20
+_MARK_BYTES = 32
 # Canonical lines of marks begin with their first member; no caller's text can hold a raw line feed.
-_MARKED = re.compile(rb'(?:^|\n)\{"act":"(?:started|mark)"')
+_MARKED = re.compile(rb'(?:\A|(?<=\n))\{"act":"(?:started|mark)"')
 
 
 @dataclass(slots=True)
@@ -122,10 +123,20 @@ def _sync_folder(folder: Path) -> None:
 def _resume(slot: Slot) -> None:
     """Read the chain from its last mark on; cut off the torn tail."""
     total = os.fstat(slot.fd).st_size
-    offset = start = _last_mark(slot.fd, total)
-    chain = Chain(slot.writer)
+    start = _last_mark(slot.fd, total)
+    while not _read_on(slot, start, total):
+        start = _last_mark(slot.fd, start)  # the mark itself was torn: begin at the one before it
+    slot.cut = total - slot.size
+    if slot.cut:
+        os.ftruncate(slot.fd, slot.size)
+        os.fsync(slot.fd)
+
+
+def _read_on(slot: Slot, start: int, total: int) -> bool:
+    """Read from `start` to the end of the chain; False if not even the first line could be read."""
+    chain, offset = Chain(slot.writer), start
     for line in lines_of(slot.fd, start):
-        if offset == start and start:
+        if start and offset == start:
             chain.count, chain.head = _before(line)
         record = chain.read(line)
         if record is None:
@@ -135,14 +146,14 @@ def _resume(slot: Slot) -> None:
                     f"{slot.path}: record {chain.count + 1} (byte {offset}) does not verify: {why}. The chain is not"
                     " continued; look at it with `ostiary audit verify`, then move the file away"
                 )
-            break  # not finished, or a hole that a crash of the machine left: never acknowledged
+            # Not finished, or a hole that a crash of the machine left: never acknowledged.
+            if start and offset == start:
+                return False
+            break
         offset += len(line)
         _follow(slot, record)
-    slot.seq, slot.head, slot.size = chain.count, chain.head, offset
-    slot.cut = total - offset
-    if slot.cut:
-        os.ftruncate(slot.fd, offset)
-        os.fsync(slot.fd)
+    slot.seq, slot.head, slot.size = chain.count, chain.head, min(offset, total)
+    return True
 
 
 def _before(line: bytes) -> tuple[int, str]:
@@ -164,18 +175,18 @@ def _follow(slot: Slot, record: Mapping[str, Any]) -> None:
         slot.open = {id_: slot.open.get(id_, {}) for id_ in ids or () if isinstance(id_, str)}
 
 
-def _last_mark(fd: int, total: int) -> int:
-    """The offset of the last line that says which decisions were open; 0 where there is none."""
-    end = total
-    overlap = 64
+def _last_mark(fd: int, before: int) -> int:
+    """The offset of the last line that begins before `before` and says which decisions were open; 0 without one."""
+    end = before
     while end > 0:
         start = max(0, end - _BLOCK)
-        block = os.pread(fd, end - start + overlap, start)
-        found = None
-        for found in _MARKED.finditer(block):  # noqa: B007 - the last one counts
-            pass
-        if found is not None and (start == 0 or found.group().startswith(b"\n")):
-            return start + found.start() + (1 if found.group().startswith(b"\n") else 0)
+        # The line feed in front of a line of this block may be the last byte of the block before it.
+        ahead = max(0, start - 1)
+        block = os.pread(fd, end - ahead + _MARK_BYTES, ahead)
+        lines = [ahead + found.start() for found in _MARKED.finditer(block) if found.start() or not ahead]
+        lines = [line for line in lines if line < end]
+        if lines:
+            return lines[-1]
         end = start
     return 0
 

@@ -137,7 +137,7 @@ def admin_record(
     `facts` are few and small: numbers, booleans and texts of the house itself, never a caller's data.
     """
     record = _blank("admin", None)
-    record["act"] = act
+    record["act"] = printable(act, 64)
     record["actor"] = _actor("", by, "")
     record["by"] = printable(by, 2 * MAX_ACTOR)
     record["decision_id"] = decision_id
@@ -148,8 +148,9 @@ def admin_record(
 def closing_outcome(decision_id: str, decision: Mapping[str, Any], outcome: str, reason: str) -> dict[str, Any]:
     """The end of a request that nobody saw ending, from its decision's record (empty where only the id is known)."""
     record = _blank("outcome", None)
-    record |= {name: value for name, value in decision.items() if name in record and name != "arguments"}
+    record |= {name: value for name, value in decision.items() if name in record}
     record |= {"kind": "outcome", "decision_id": decision_id, "outcome": outcome, "reasons": [reason]}
+    record |= {"arguments": None, "arguments_hmac": None}
     return record
 
 
@@ -171,7 +172,7 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
     record = _blank(kind, redactor.key_id)
     record["decision_id"] = passage.decision_id
     record["trace_id"] = printable(passage.trace_id, 64) or None
-    record["replica"] = redactor.uri(passage.replica) or None
+    record["replica"] = printable(redactor.uri(passage.replica), MAX_ACTOR) or None
     server = passage.server
     if server is not None:
         record["server"] = server.name
