@@ -29,7 +29,7 @@ OnRefused = Callable[[str, str, Peer], str | None]
 AWAITING_HEAD, AWAITING_BODY, SERVING, PARTING = range(4)
 
 FAULT_GRACE_S: Final = 5.0
-"""How long an application may take to notice a body's fault before the connection is cut."""
+"""How long the edge may take to notice a body's fault before the connection is cut."""
 
 
 class EarlyBytes(Exception):  # noqa: N818 - what they are
@@ -246,12 +246,24 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _fail(self, refused: Refused) -> None:
-        """The body is at fault: let the application say so, and cut the connection if it doesn't."""
+        """The body is at fault: let the edge say so, which reads it, or answer for an application that can't."""
         self.fault = refused
         self._unread = True
         self.deadline = self.loop.time() + FAULT_GRACE_S
         self.cycle.keep_alive = False
         self.cycle.message_event.set()
+        self.loop.call_soon(self._answer_fault)  # behind the first step of a request that has just begun
+
+    def _answer_fault(self) -> None:
+        """Answer in place of an application that knows nothing of faults, and make it see its client go."""
+        cycle, fault = self.cycle, self.fault
+        if self.task is not None or fault is None or self.phase != AWAITING_BODY or cycle.response_complete:
+            return
+        cycle.disconnected = True
+        if cycle.response_started:
+            self._part()
+        else:
+            self._refuse(fault)
 
     # What the parser says
 

@@ -55,13 +55,14 @@ class Door(Protocol):
 class Incoming:
     """One request at the door: the `Arrival` that the corridor is given."""
 
-    __slots__ = ("_door", "_edge", "_receive", "answer_headers", "headers", "method", "server")
+    __slots__ = ("_door", "_edge", "_lines", "_receive", "answer_headers", "headers", "method", "server")
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, door: Door) -> None:
         self._edge = edge
         self._receive = receive
         self._door = door
         self.headers: Headers = scope["headers"]
+        self._lines = dict(self.headers)
         self.method: str = scope["method"]
         self.server: Server | None = edge.servers.get(scope["raw_path"])
         self.answer_headers: Headers = ()
@@ -76,13 +77,10 @@ class Incoming:
         if self.method != "POST":
             self.answer_headers = _ALLOW
             raise Refused(Refusal.METHOD_NOT_POST)
-        origins = []
-        for name, value in self.headers:
-            if name == b"host":
-                if value not in self._edge.hosts and value.lower() not in self._edge.hosts:
-                    raise Refused(Refusal.HOST_FORBIDDEN)
-            elif name == b"origin":
-                origins.append(value)
+        host = self._lines[b"host"]  # exactly one: the framing was judged
+        if host not in self._edge.hosts and host.lower() not in self._edge.hosts:
+            raise Refused(Refusal.HOST_FORBIDDEN)
+        origins = self.values(b"origin")
         if origins:
             if not self._edge.serves_origin(server, origins):
                 raise Refused(Refusal.ORIGIN_FORBIDDEN)
@@ -117,24 +115,23 @@ class Incoming:
 
     def _judge_media(self) -> int:
         """What the head says of the body -> its announced length, 0 where none is announced."""
-        accepts, types, codings, length = [], [], [], 0
-        for name, value in self.headers:
-            if name == b"accept":
-                accepts.append(value)
-            elif name == b"content-type":
-                types.append(value)
-            elif name == b"content-encoding":
-                codings.append(value)
-            elif name == b"content-length":
-                length = int(value)
-        if not accepts_both_answers(accepts[0] if len(accepts) == 1 else b",".join(accepts)):
+        if not accepts_both_answers(b",".join(self.values(b"accept"))):
             raise Refused(Refusal.ACCEPT_UNSUPPORTED)
+        types = self.values(b"content-type")
         if len(types) != 1 or not is_json_in_utf8(types[0]):
             raise Refused(Refusal.CONTENT_UNSUPPORTED, "media type")
-        if codings and not is_identity(codings):
+        if not is_identity(self.values(b"content-encoding")):
             self.answer_headers += _IDENTITY_ONLY
             raise Refused(Refusal.CONTENT_UNSUPPORTED, "content coding")
-        return length
+        return int(self._lines.get(b"content-length", b"0"))
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of a header; nearly always there is no more than one, and one look finds it."""
+        if name not in self._lines:
+            return []
+        if len(self._lines) == len(self.headers):
+            return [self._lines[name]]
+        return [value for key, value in self.headers if key == name]
 
 
 class Beat:
@@ -207,19 +204,16 @@ class Edge:
 
     def _preflight(self, incoming: Incoming) -> Reply | None:
         """The answer to a browser that asks for an allowed origin; `None` for any other OPTIONS (405)."""
-        found: dict[bytes, list[bytes]] = {}
-        for name, value in incoming.headers:
-            found.setdefault(name, []).append(value)
-        origins, hosts = found.get(b"origin", []), found.get(b"host", [])
+        values = incoming.values
+        origins = values(b"origin")
         if (
             incoming.server is None
-            or found.get(b"access-control-request-method") != [b"POST"]
+            or values(b"access-control-request-method") != [b"POST"]
             or not self.serves_origin(incoming.server, origins)
-            or len(hosts) != 1
-            or hosts[0].lower() not in self.hosts
+            or not all(host.lower() in self.hosts for host in values(b"host"))
         ):
             return None
-        wanted = b", ".join(found.get(b"access-control-request-headers", []))
+        wanted = b", ".join(values(b"access-control-request-headers"))
         return Reply(204, preflight_headers(origins[0], wanted))
 
     async def _answer(self, reply: Reply, incoming: Incoming, door: Door, send: Send) -> None:

@@ -178,10 +178,11 @@ def judge_framing(headers: Headers) -> Framing:
     Raises `Refused(REQUEST_MALFORMED)` for two framings, one that is not spelled exactly, and a doubled or missing
     Host.
     """
-    found = [line for line in headers if line[0] in _ONCE]
-    once = dict(found)
-    if len(once) != len(found):
-        raise Refused(Refusal.REQUEST_MALFORMED, "a line twice: " + b", ".join(sorted(n for n, _ in found)).decode())
+    once = dict(headers)
+    if len(once) != len(headers):
+        names = [name for name, _ in headers if name in _ONCE]
+        if len(names) != len(set(names)):
+            raise Refused(Refusal.REQUEST_MALFORMED, "a line twice: " + b", ".join(sorted(names)).decode())
     host = once.get(b"host")
     if host is None:
         raise Refused(Refusal.REQUEST_MALFORMED, "no Host")
@@ -189,7 +190,7 @@ def judge_framing(headers: Headers) -> Framing:
         raise Refused(Refusal.REQUEST_MALFORMED, "Host is not an authority")
     length = once.get(b"content-length")
     coding = once.get(b"transfer-encoding")
-    expects_continue = once.get(b"expect", b"").lower() == b"100-continue"
+    expects_continue = b"expect" in once and once[b"expect"].lower() == b"100-continue"
     upgrades = b"upgrade" in once
     if coding is not None:
         if length is not None:
