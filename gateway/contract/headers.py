@@ -42,6 +42,7 @@ _VERSION, _METHOD, _NAME, _PARAM = b"mcp-protocol-version", b"mcp-method", b"mcp
 _SPELLED = {_VERSION: "MCP-Protocol-Version", _METHOD: "Mcp-Method", _NAME: "Mcp-Name"}
 _LEGAL_VALUE = re.compile(rb"[\t\x20-\x7e]*")
 _NOT_ALPHANUMERIC = re.compile(rb"[^a-z0-9]")
+_NOT_SHOWN = re.compile(r"[^a-z0-9._-]")
 _ENCODED = ("=?base64?", "?=")
 
 
@@ -63,11 +64,12 @@ def match_headers(received: Received, envelope: Envelope) -> Call:
     version = envelope.meta.get(VERSION_KEY)
     _match(mirrored, envelope, method, version)
     capabilities = envelope.meta.get(CAPABILITIES_KEY)
-    if asks:
-        if not (isinstance(version, str) and isinstance(capabilities, dict)):
-            raise Refused(Refusal.META_MISSING, "protocolVersion or clientCapabilities")
-    elif version is None:
-        version = mirrored.get(_VERSION, PROTOCOL_VERSION.encode()).decode()
+    if asks and not (isinstance(version, str) and isinstance(capabilities, dict)):
+        raise Refused(Refusal.META_MISSING, "protocolVersion or clientCapabilities")
+    if not isinstance(version, str):
+        if VERSION_KEY in envelope.meta:
+            raise Refused(Refusal.META_MISSING, "protocolVersion")
+        version = mirrored[_VERSION].decode() if _VERSION in mirrored else PROTOCOL_VERSION
     if version not in VERSIONS:
         raise Refused(Refusal.VERSION_UNSUPPORTED, supported=list(VERSIONS), requested=version)
     if method is None:
@@ -93,12 +95,16 @@ def _collect(received: Received) -> tuple[dict[bytes, bytes], tuple[tuple[bytes,
             mirrored[name] = value
         elif name.startswith(_PARAM):
             if len(name) == len(_PARAM) or not _LEGAL_VALUE.fullmatch(value):
-                raise _mismatch("Mcp-Param", "has no name or holds bytes that a header must not hold")
+                raise _mismatch(_shown(name), "has no name or holds bytes that a header must not hold")
             params.append((name, value))
         elif (plain := _NOT_ALPHANUMERIC.sub(b"-", name)) in _SPELLED or plain.startswith(_PARAM):
-            raise _mismatch("Mcp", "has a name that is only nearly one of the protocol's")
-    if len(params) > 1 and len({_NOT_ALPHANUMERIC.sub(b"-", name) for name, _ in params}) < len(params):
-        raise _mismatch("Mcp-Param", "was sent more than once")
+            raise _mismatch(_shown(name), "has a name that is only nearly one of the protocol's")
+    if len(params) > 1:
+        seen: set[bytes] = set()
+        for name, _ in params:
+            if (plain := _NOT_ALPHANUMERIC.sub(b"-", name)) in seen:
+                raise _mismatch(_shown(name), "was sent more than once")
+            seen.add(plain)
     return mirrored, tuple(params)
 
 
@@ -131,6 +137,11 @@ def _equal(name: bytes, value: str | None, mirrors: Any) -> None:
         raise _mismatch(_SPELLED[name], "holds bytes that a header must not hold")
     if isinstance(mirrors, str) and value != mirrors:
         raise _mismatch(_SPELLED[name], "does not equal the body's value")
+
+
+def _shown(name: bytes) -> str:
+    """A header's name as it came, fit for a message: short, and of a name's own characters."""
+    return _NOT_SHOWN.sub("?", name[:64].decode("latin-1"))
 
 
 def _missing(name: bytes, envelope: Envelope) -> Refused:

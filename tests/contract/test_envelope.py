@@ -140,6 +140,13 @@ def test_variants_of_reserved_names_are_refused_where_they_are_reserved(place: s
         assert refused.request_id == known, variant
 
 
+def test_the_official_sdk_is_a_lenient_reader() -> None:
+    """Why snake case is refused: the SDK of most servers reads `request_state` and `meta` as the real ones."""
+    sdk = pytest.importorskip("mcp_types")
+    read = sdk.CallToolRequestParams.model_validate({"name": "t", "request_state": "forged", "meta": {"k": 1}})
+    assert (read.request_state, dict(read.meta)) == ("forged", {"k": 1})
+
+
 @pytest.mark.parametrize("name", ["Method", "PARAMS", "request_state", "Name", "_META"])
 def test_arguments_may_use_any_name(name: str) -> None:
     """The positive twin: inside arguments these names are the tool's own."""

@@ -291,7 +291,9 @@ def test_a_repeated_parameter_header_is_a_mismatch(names: tuple[str, str]) -> No
     """HDR-06, HDR-14: twice the same name, also in the eyes of a reader that folds punctuation."""
     lines = lines_of(message())
     ask(message(), [*lines, (names[0], "v")])
-    assert refusal(message(), [*lines, (names[0], "v"), (names[1], "v")]).refusal is Refusal.HEADER_MISMATCH
+    refused = refusal(message(), [*lines, (names[0], "v"), (names[1], "v")])
+    assert refused.refusal is Refusal.HEADER_MISMATCH
+    assert refused.message == f"Header mismatch: {names[1].lower()} header was sent more than once."
 
 
 @pytest.mark.parametrize(
@@ -444,6 +446,8 @@ def test_notifications() -> None:
     assert refusal(note, [("Mcp-Method", "tools/call")], server).refusal is Refusal.HEADER_MISMATCH
     assert refusal(note, [("Mcp-Method", "notifications/x")] * 2, server).refusal is Refusal.HEADER_MISMATCH
     assert refusal(note, [("MCP-Protocol-Version", "v9")], server).refusal is Refusal.VERSION_UNSUPPORTED
+    untyped = message("notifications/x", id=None, meta={"io.modelcontextprotocol/protocolVersion": 7})
+    assert refusal(untyped, [], server).refusal is Refusal.META_MISSING
     stated = message("notifications/x", id=None, meta={"io.modelcontextprotocol/protocolVersion": "v9"})
     assert refusal(stated, [], server).refusal is Refusal.VERSION_UNSUPPORTED
     assert refusal(stated, [("MCP-Protocol-Version", VERSION)], server).refusal is Refusal.HEADER_MISMATCH
