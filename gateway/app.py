@@ -41,7 +41,7 @@ from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
 from gateway.seals import Seals, derive_keys, read_keys
-from gateway.telemetry import Telemetry, audit_healthy, in_flight, show_policy
+from gateway.telemetry import CountedPolicy, Telemetry, audit_healthy, in_flight, show_policy
 from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
@@ -208,14 +208,14 @@ class House:
         opened.push_async_callback(upstream.close)
         catalog = Catalog(upstream)
         opened.push_async_callback(catalog.close)
-        telemetry, seals = Telemetry(), Seals(plan.seal_keys)
+        telemetry, seals, counted = Telemetry(), Seals(plan.seal_keys), CountedPolicy(policy)
         implications = close_implications(settings.identity.scope_implies)
-        delivery = Delivery(upstream, policy, desk, seals, sink, self._redactor, telemetry)
+        delivery = Delivery(upstream, counted, desk, seals, sink, self._redactor, telemetry)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
-            policy=policy,
+            policy=counted,
             desk=desk,
             seals=seals,
             sink=sink,

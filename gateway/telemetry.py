@@ -7,7 +7,7 @@ methods or tool names add no series (requirements AUD-08).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -16,6 +16,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
+from policies.port import Policy
+from policies.verdict import Verdict
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 
@@ -26,9 +28,33 @@ latency_seconds = Histogram(
 in_flight = Gauge("ostiary_requests_in_flight", "Requests in the corridor.", multiprocess_mode="livesum")
 policy_info = Gauge("ostiary_policy_info", "The policy bundle's revision.", ["revision"], multiprocess_mode="livemax")
 audit_healthy = Gauge("ostiary_audit_healthy", "1 while the last commit succeeded.", multiprocess_mode="livemin")
+policy_evaluations_total = Counter("ostiary_policy_evaluations", "Questions that were put to the policy.")
 defects_total = Counter("ostiary_defects", "Requests refused because of a defect of the gateway.", ["error"])
 
 OTHER = "other"
+
+
+class CountedPolicy:
+    """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.start, self.close = policy.start, policy.close
+
+    @property
+    def revision(self) -> str:
+        """See the port."""
+        return self._policy.revision
+
+    @property
+    def ready(self) -> bool:
+        """See the port."""
+        return self._policy.ready
+
+    def judge(self, question: bytes) -> Coroutine[Any, Any, Verdict]:
+        """See the port."""
+        policy_evaluations_total.inc()
+        return self._policy.judge(question)
 
 
 class Telemetry:
