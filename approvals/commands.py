@@ -258,8 +258,15 @@ def show(asking: Asking, ticket_id: str) -> None:
 @click.option("--arguments", type=click.File("rb"), help="A file with the arguments as one JSON object; - for stdin.")
 @click.option("--justification", default="")
 def request(
-    asking: Asking, *, server: str, tool: str | None, method: str, name: str | None, arguments: Any, justification: str
-) -> None:  # fmt: skip
+    asking: Asking,
+    *,
+    server: str,
+    tool: str | None,
+    method: str,
+    name: str | None,
+    arguments: Any,
+    justification: str,
+) -> None:
     """Ask for an approval ahead of the call."""
     if (tool is None) == (name is None):
         raise click.UsageError("give either --tool or --name")

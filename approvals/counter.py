@@ -147,6 +147,9 @@ class Counter:
         if verb == "resolve" and not comment.strip():
             raise ActInvalid("comment_required")
 
+        # Whoever guesses, or may not, is told so without taking the write lock from anybody.
+        self._permit(verb, person, await self._store.read(lambda ledger: _look(ledger, person, ticket_id)))
+
         async def work(ledger: Ledger) -> dict[str, Any]:
             now = self._clock()
             filed = await _look(ledger, person, ticket_id)

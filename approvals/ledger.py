@@ -355,7 +355,7 @@ class Ledger:
     async def _earlier(self, row: Any) -> tuple[Mapping[str, Any], ...]:
         query = select(uses.c.ticket_id, uses.c.state, uses.c.at).join(tickets, tickets.c.id == uses.c.ticket_id)
         query = query.where(
-            tickets.c.lookup == row.lookup, tickets.c.id != row.id, uses.c.claimed_at < row.created_at
+            tickets.c.lookup == row.lookup, tickets.c.id != row.id, uses.c.claimed_at <= row.created_at
         )
         found = (await self.connection.execute(query.order_by(uses.c.at.desc()).limit(MOST_EARLIER))).all()
         return tuple({"ticket": one.ticket_id, "state": one.state, "at": one.at} for one in found)

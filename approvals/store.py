@@ -32,6 +32,7 @@ __all__ = ["Store", "StoreUnavailable"]
 LIMIT_S = 2.0
 BUSY_S = 1.5
 READERS = 4
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 
 class Store:
@@ -58,9 +59,13 @@ class Store:
         try:
             self._file = await asyncio.to_thread(_make, self._path)
             await self._prepare()
+            await self.write(self._check)
         except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
+            await self.close()
             raise StoreUnavailable(f"{self._path}: {fault}") from fault
-        await self.write(self._check)
+        except StoreUnavailable:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Let what runs come to its end (bounded), then close the connections."""

@@ -1,0 +1,230 @@
+"""The desk against a model of a dozen lines, over random histories of calls, people, time and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from approvals.approvers import Person
+from approvals.store import Store
+from approvals.ticket import MOVES, Claimed, Held, MovedOn, NotAllowed, Run, State, StoreUnavailable, TicketUnknown
+from tests.support.approvals import ALICE, BOB, CAROL, KEY, TERMS, Bench, effect, person
+
+TERMS_TWICE = replace(TERMS, uses=2, ttl_s=1000)
+LEASE = 300.0
+PEOPLE = [BOB, CAROL, replace(ALICE, groups=frozenset({"payers"})), person("dave")]
+
+
+@dataclass
+class Model:
+    """What a ticket is, as the design says it."""
+
+    id: str
+    effect: int
+    expires_at: float
+    state: State = State.PENDING
+    left: int = 2
+    use: str = ""
+    run: Run | None = None
+    lease: float = 0.0
+    executed: int = 0
+    moves: list[State] = field(default_factory=list)
+
+    def to(self, state: State) -> None:
+        assert state in MOVES[self.state].values()
+        self.state = state
+
+    def end(self, run: Run) -> None:
+        self.run = run
+        if run is not Run.UNKNOWN:
+            self.use = ""
+        if self.state is State.APPROVED and self.left == 0:
+            self.to(State.USED)
+
+
+class Desks(RuleBasedStateMachine):
+    """Two effects, one desk, everybody at the counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.runner = asyncio.Runner()
+        store = Store(f"sqlite:///{Path(self.folder.name) / 'a.db'}", [KEY])
+        self.runner.run(store.start())
+        self.it = Bench(store, lease_s=LEASE, tickets_per_hour=10**6)
+        self.tickets: list[Model] = []
+
+    def teardown(self) -> None:
+        self.runner.run(self.it.store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    @property
+    def now(self) -> float:
+        return self.it.clock.now
+
+    def expected(self, number: int) -> tuple[str, Model | None]:
+        """What a call of this effect meets."""
+        mine = [one for one in self.tickets if one.effect == number]
+        for one in mine:
+            if one.use:
+                if one.run is not Run.UNKNOWN and one.lease <= self.now:
+                    one.end(Run.UNKNOWN)
+                return ("unknown" if one.run is Run.UNKNOWN else "in_flight"), one
+        for one in mine:
+            if one.state is State.DENIED and one.expires_at > self.now:
+                return "denied", one
+        for one in mine:
+            if one.state in (State.PENDING, State.APPROVED) and one.expires_at <= self.now:
+                one.to(State.EXPIRED)
+        for one in mine:
+            if one.state is State.PENDING:
+                return "pending", one
+            if one.state is State.APPROVED:
+                return "claimed", one
+        return "opened", None
+
+    @rule(number=st.integers(0, 1))
+    def call(self, number: int) -> None:
+        """A call claims, attaches or opens exactly as the model says."""
+        why, one = self.expected(number)
+        settled = self.run(self.it.settle(effect({"number": number}), terms=TERMS_TWICE))
+        if why == "claimed":
+            assert isinstance(settled, Claimed)
+            assert one is not None
+            assert settled.ticket_id == one.id
+            one.left -= 1
+            one.use, one.run, one.lease = settled.use_id, Run.CLAIMED, self.now + LEASE
+            return
+        assert isinstance(settled, Held)
+        if one is None:
+            assert settled.why == "pending"
+            assert settled.ticket.id not in {known.id for known in self.tickets}
+            self.tickets.append(Model(settled.ticket.id, number, self.now + TERMS_TWICE.ttl_s))
+        else:
+            assert (settled.why, settled.ticket.id) == (why, one.id)
+
+    def stands(self, one: Model) -> State:
+        waits = one.state is State.PENDING or (one.state is State.APPROVED and one.left > 0)
+        return State.EXPIRED if waits and one.expires_at <= self.now else one.state
+
+    def attempt(self, verb: str, who: Person, one: Model) -> bool:
+        """Whether the act was done; a stranger is not told that there is a ticket."""
+        try:
+            self.run(self.it.desk.act(verb, who, one.id, comment="c"))
+        except TicketUnknown:
+            return False
+        except (NotAllowed, MovedOn):
+            assert who.subject != "dave"  # noqa: PT017 - what he is told is the point
+            return False
+        return True
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data(), verb=st.sampled_from(["approve", "approve", "deny", "revoke", "withdraw", "resolve"]))
+    def decide(self, data: st.DataObject, verb: str) -> None:
+        """An act counts only from a state that admits it, by somebody who may."""
+        one = data.draw(st.sampled_from(self.tickets))
+        who = data.draw(st.sampled_from(PEOPLE))
+        requester, approver = who.subject == "alice", "payers" in who.groups
+        allowed = {"withdraw": requester, "revoke": requester or approver}.get(verb, approver and not requester)
+        state = self.stands(one)
+        admitted = one.run is Run.UNKNOWN and bool(one.use) if verb == "resolve" else verb in MOVES.get(state, {})
+        done = self.attempt(verb, who, one)
+        assert done is (allowed and admitted)
+        if not done:
+            return
+        if verb == "resolve":
+            one.use, one.run = "", None
+        else:
+            one.to(MOVES[state][verb])
+
+    @precondition(lambda self: any(one.use for one in self.tickets))
+    @rule(data=st.data(), step=st.sampled_from(["sent", "executed", "failed", "unknown", "restore", "crash"]))
+    def proceed(self, data: st.DataObject, step: str) -> None:
+        """A use goes its way, comes back, or is left behind by a worker that died."""
+        one = data.draw(st.sampled_from([one for one in self.tickets if one.use]))
+        use = Claimed(one.id, one.use)
+        desk = self.it.desk
+        if step == "sent":
+            try:
+                self.run(desk.sent(use))
+            except StoreUnavailable:
+                assert one.run is not Run.CLAIMED
+            else:
+                assert one.run is Run.CLAIMED
+                one.run = Run.SENT
+        elif step == "restore":
+            self.run(desk.restore(use))
+            if one.run is not Run.UNKNOWN:
+                one.left += 1
+                one.use, one.run = "", Run.FAILED
+        elif step == "crash":
+            self.it = Bench(self.it.store, clock=self.it.clock, lease_s=LEASE, tickets_per_hour=10**6)
+            self.run(self.it.desk.reconcile("ostiary"))
+            for left in self.tickets:
+                if left.use and left.run is not Run.UNKNOWN:
+                    left.end(Run.UNKNOWN)
+        else:
+            target = Run(step)
+            self.run(desk.finish(use, target))
+            if (one.run, target) in {(Run.CLAIMED, Run.EXECUTED), (Run.UNKNOWN, Run.UNKNOWN)}:
+                return
+            one.executed += target is Run.EXECUTED
+            one.end(target)
+
+    @rule(seconds=st.sampled_from([1, 299, 301, 1001]))
+    def wait(self, seconds: int) -> None:
+        """Time passes."""
+        self.it.clock.now += seconds
+
+    @rule()
+    def sweep(self) -> None:
+        """What is overdue is written down; nothing else changes."""
+        self.run(self.it.desk.sweep())
+        for one in self.tickets:
+            if one.use and one.run is not Run.UNKNOWN and one.lease <= self.now:
+                one.end(Run.UNKNOWN)
+            if self.stands(one) is State.EXPIRED and one.state is not State.EXPIRED:
+                one.to(State.EXPIRED)
+
+    @invariant()
+    def agrees(self) -> None:
+        """State and uses left are the model's, and no ticket executed more often than it was approved for."""
+        shown, _ = self.run(self.it.desk.page(BOB, limit=100))
+        found = {ticket["id"]: (ticket["state"], ticket["uses_left"]) for ticket in shown}
+        assert found == {one.id: (self.stands(one), one.left) for one in self.tickets}
+        for ticket in shown:
+            executed = [run for run in ticket["runs"] if run["state"] == "executed"]
+            assert len(executed) <= ticket["uses"] - ticket["uses_left"] <= ticket["uses"]
+
+
+def explore(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        Desks,
+        settings=settings(
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+def test_any_history_agrees_with_the_model() -> None:
+    """Whatever people, calls, time and crashes do in whatever order: the desk does what the design says."""
+    explore(12, 20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_long_histories_agree_with_the_model() -> None:
+    """The same, at length."""
+    explore(300, 60)

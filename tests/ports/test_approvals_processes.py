@@ -1,0 +1,170 @@
+"""Several processes on one file, and processes that die: one approval is used once (requirements APR-02, APR-13)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from approvals.ticket import Claimed, Held
+from tests.support.approvals import BOB, bench, effect
+
+ROOT = Path(__file__).parents[2]
+
+
+class Worker:
+    """A child process that answers in JSON lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def hear(self) -> dict[str, Any]:
+        """The next line, `{}` at the end."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return dict(json.loads(line)) if line else {}
+
+    def tell(self, text: str) -> None:
+        """Send a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def worker(*arguments: object) -> Iterator[Worker]:
+    """Start a child; it is gone afterwards."""
+    command = [sys.executable, "-m", "tests.support.approvals_worker", *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with process:
+        try:
+            yield Worker(process)
+        finally:
+            process.kill()
+
+
+async def race(file: Path, rounds: int) -> None:
+    async with bench(file, clock=time.time, tickets_per_hour=10**6) as it:
+        with ExitStack() as stack:
+            workers = [stack.enter_context(worker("race", file, f"worker-{number}", 50)) for number in range(2)]
+            assert all(one.hear() == {"ready": True} for one in workers)
+            for number in range(rounds):
+                await it.approved(effect({"round": number}))
+                for one in workers:
+                    one.tell(str(number))
+                results = [one.hear() for one in workers]
+                for one in workers:
+                    one.tell("")
+                assert [one.hear() for one in workers] == [{"finished": True}] * 2
+                assert sum(result["claimed"] for result in results) == 1
+                assert {why for result in results for why in result["whys"]} == {"in_flight"}
+                assert max(result["slowest"] for result in results) < 1.0
+
+
+async def test_a_race_of_two_processes_has_one_winner(tmp_path: Path) -> None:
+    """APR-02: 100 parallel uses of one approval over two processes: one runs, all others are held within a second."""
+    await race(tmp_path / "approvals.db", rounds=5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_two_hundred_races_have_two_hundred_winners(tmp_path: Path) -> None:
+    """APR-02, the whole: 200 rounds, exactly 200 uses."""
+    await race(tmp_path / "approvals.db", rounds=200)
+
+
+async def die_at(folder: Path, point: str) -> None:
+    file = folder / "approvals.db"
+    async with bench(file, clock=time.time) as it:
+        ticket_id = await it.approved()
+        with worker("crash", file, "worker", point) as child:
+            child.process.wait(30)
+            assert child.process.returncode == -9
+        assert await it.desk.reconcile("worker") == (1 if point in ("after_commit", "sent") else 0)
+        shown = await it.desk.show(BOB, ticket_id)
+        settled = await it.settle()
+        if point == "before_commit":
+            assert (shown["uses_left"], shown["runs"]) == (1, [])
+            assert isinstance(settled, Claimed)
+        elif point == "finished":
+            assert (shown["state"], shown["runs"][0]["state"]) == ("used", "executed")
+            assert isinstance(settled, Held)
+            assert settled.why == "pending"
+        else:
+            assert (shown["uses_left"], shown["runs"][0]["state"]) == (0, "unknown")
+            assert isinstance(settled, Held)
+            assert (settled.why, settled.ticket.id) == ("unknown", ticket_id)
+
+
+POINTS = ["before_commit", "after_commit", "sent", "finished"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_process_killed_on_the_way_never_leaves_a_second_use(tmp_path: Path, point: str) -> None:
+    """APR-13: unused only if killed before the commit; after it the outcome is what was written, or `unknown`."""
+    await die_at(tmp_path, point)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", POINTS)
+async def test_killed_twenty_times_at_each_point(tmp_path: Path, point: str) -> None:
+    """APR-13, the whole."""
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        await die_at(folder, point)
+
+
+async def kill_at_random(folder: Path, deaths: int, effects: int) -> None:
+    file, log = folder / "approvals.db", folder / "executed"
+    async with bench(file, clock=time.time, tickets_per_hour=10**6) as it:
+        tickets = [await it.approved(effect({"number": number})) for number in range(effects)]
+        for number in range(deaths + 1):
+            with worker("toil", file, "worker", effects, log) as child:
+                assert child.hear() == {"ready": True}
+                if number < deaths:
+                    time.sleep(random.random() * 0.15)  # noqa: ASYNC251 - nothing else runs here
+                    child.process.kill()
+                else:
+                    assert child.hear() == {"done": True}
+        executed = Counter(log.read_text().split())
+        runs = [(await it.desk.show(BOB, ticket_id))["runs"] for ticket_id in tickets]
+    assert executed
+    assert set(executed.values()) == {1}
+    for number, ran in enumerate(runs):
+        assert len(ran) == 1
+        assert ran[0]["state"] == "executed" or ran[0]["state"] == "unknown"
+        assert ran[0]["state"] == "unknown" or executed[str(number)] == 1
+
+
+async def test_killed_anywhere_nothing_runs_twice(tmp_path: Path) -> None:
+    """Whenever the process dies and starts again: at most one execution per approval, and none lost in silence."""
+    await kill_at_random(tmp_path, deaths=4, effects=25)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_killed_anywhere_a_hundred_times(tmp_path: Path) -> None:
+    """The same, with a hundred deaths."""
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        await kill_at_random(folder, deaths=10, effects=60)

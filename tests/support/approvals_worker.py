@@ -1,0 +1,111 @@
+"""A process of its own with a desk on a shared file: it races when told, works through a list, or dies at a point.
+
+`python -m tests.support.approvals_worker MODE FILE OWNER ...`; keys and effects as in `tests.support.approvals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from approvals.ledger import Filed, Ledger
+from approvals.ticket import Claimed, Run
+from tests.support.approvals import Bench, bench, effect
+
+
+def say(**what: Any) -> None:
+    """One JSON line to the parent."""
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def die() -> None:
+    """As by `kill -9`."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def race(it: Bench, calls: int) -> None:
+    """For each line (a round's number): `calls` parallel uses of that round's approval."""
+    loop = asyncio.get_running_loop()
+    say(ready=True)
+    while number := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        asked = effect({"round": int(number)})
+        slowest = 0.0
+
+        async def one(asked: Any = asked) -> Any:
+            nonlocal slowest
+            began = time.perf_counter()
+            settled = await it.settle(asked)
+            slowest = max(slowest, time.perf_counter() - began)
+            return settled
+
+        settled = await asyncio.gather(*(one() for _ in range(calls)), return_exceptions=True)
+        uses = [use for use in settled if isinstance(use, Claimed)]
+        whys = sorted({getattr(held, "why", repr(held)) for held in settled if not isinstance(held, Claimed)})
+        say(claimed=len(uses), whys=whys, slowest=slowest)
+        await loop.run_in_executor(None, sys.stdin.readline)  # the other process has settled as well
+        for use in uses:
+            await it.desk.sent(use)
+            await it.desk.finish(use, Run.EXECUTED)
+        say(finished=True)
+
+
+async def crash(it: Bench, point: str) -> None:
+    """Use the approval of `effect()` and die at this point of it."""
+    claim = Ledger.claim
+
+    async def claim_and_die(
+        self: Ledger, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float
+    ) -> bool:
+        assert await claim(self, filed, use_id, owner, now=now, lease_until=lease_until)
+        die()
+        return False
+
+    if point == "before_commit":
+        Ledger.claim = claim_and_die  # type: ignore[method-assign]
+    use = await it.claimed()
+    if point == "after_commit":
+        die()
+    await it.desk.sent(use)
+    if point == "sent":
+        die()
+    await it.desk.finish(use, Run.EXECUTED)
+    die()
+
+
+async def toil(it: Bench, effects: int, log: Path) -> None:
+    """Reconcile, then run each of the approved effects that can be run; an execution is a durable line in `log`."""
+    await it.desk.reconcile("worker")
+    say(ready=True)
+    for number in range(effects):
+        settled = await it.settle(effect({"number": number}))
+        if not isinstance(settled, Claimed):
+            continue
+        await it.desk.sent(settled)
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, f"{number}\n".encode())
+        os.fsync(handle)
+        os.close(handle)
+        await it.desk.finish(settled, Run.EXECUTED)
+    say(done=True)
+
+
+async def main(mode: str, file: str, owner: str, *more: str) -> None:
+    """Open the desk, and do what the mode says."""
+    async with bench(Path(file), owner=owner, clock=time.time, tickets_per_hour=10**6) as it:
+        if mode == "race":
+            await race(it, int(more[0]))
+        elif mode == "crash":
+            await crash(it, more[0])
+        else:
+            await toil(it, int(more[0]), Path(more[1]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
