@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
+from gateway.framing import AUTHORITY
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -28,10 +30,11 @@ def accepted_hosts(public_url: str, host: str, port: int, allowed_hosts: Iterabl
 
 
 def _spellings(authority: str, scheme: str) -> set[str]:
-    parts = urlsplit(f"//{authority}")
-    if not parts.hostname or parts.netloc != authority or "@" in authority or authority != authority.strip():
+    if not AUTHORITY.fullmatch(authority.encode()):
         raise ValueError(f"not an authority: {authority!r}")
-    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    parts = urlsplit(f"//{authority}")
+    hostname = parts.hostname or ""
+    name = f"[{hostname}]" if ":" in hostname else hostname
     default = DEFAULT_PORTS.get(scheme)
     port = parts.port or default
     if port != default:
