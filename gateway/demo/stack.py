@@ -27,7 +27,7 @@ import httpx
 from gateway.demo.bank import Books
 from gateway.demo.house import House, Ports
 
-READY_S = 20.0
+READY_S = 60.0
 GRACE_S = 5.0
 LEASH = """while read -r line; do set -- "$@" "$line"; done
 folder=$1; shift

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -17,8 +18,11 @@ ANSI = re.compile(r"\x1b")
 
 
 def test_the_tour_ends_with_zero_and_plain_text_in_under_twenty_seconds() -> None:
-    """Every stop is walked and behaves; no ANSI sequence reaches a pipe, even if colours are asked for."""
-    began = time.monotonic()
+    """Every stop is walked and behaves; no ANSI sequence reaches a pipe, even if colours are asked for.
+
+    The time is that of all its processes on one core: it holds on a machine that is busy with other tests as well.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*COMMAND, "--tour"],
         env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"},
@@ -27,7 +31,8 @@ def test_the_tour_ends_with_zero_and_plain_text_in_under_twenty_seconds() -> Non
         timeout=90,
         check=False,
     )
-    took = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     assert not ANSI.search(done.stdout)
     for number, stop in enumerate(STOPS, start=1):
