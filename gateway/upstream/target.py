@@ -168,8 +168,9 @@ class UpstreamTarget:
 class UpstreamLimits:
     """Bounds of one exchange (seconds, bytes, counts).
 
-    `answer_s`: from the last byte of the request to the answer's head. `quiet_s`: between two pieces of an answer, or
-    while its reader takes none. `idle_s` stays below the 5 s after which common servers close idle connections.
+    `answer_s`: from the request to the answer's head, and again for the whole of a JSON body. `quiet_s`: between two
+    pieces of a stream, or while its reader takes none; a subscription has no such bound. `idle_s` stays below the 5 s
+    after which common servers close idle connections.
     """
 
     connect_s: float = 2.0

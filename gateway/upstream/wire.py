@@ -133,17 +133,23 @@ class Exchange:
         if self._fault is not None or self.complete:
             self._end()
         else:
-            waits_s = self._limits.answer_s if self.kind is None else self._quiet_s
-            self._until = self._clock() + waits_s
-            if self.kind is not None and not self._in_body and self._connection is not None:
-                self._in_body = True
-                self._timer.cancel()
-                self._timer = self._connection.loop.call_later(waits_s, self._expire)
+            self._move_deadline()
             if self._buffered > self._limits.buffer_bytes and not self._paused and self.kind is Kind.STREAM:
                 self._paused = True
                 if self._connection is not None:
                     self._connection.transport.pause_reading()
         self._wake()
+
+    def _move_deadline(self) -> None:
+        """The head, and a JSON body, have one deadline however they drip in; a stream has one for each piece."""
+        if self.kind is None or (self._in_body and self.kind is Kind.JSON):
+            return
+        waits_s = self._quiet_s if self.kind is Kind.STREAM else self._limits.answer_s
+        self._until = self._clock() + waits_s
+        if not self._in_body and self._connection is not None:
+            self._in_body = True
+            self._timer.cancel()
+            self._timer = self._connection.loop.call_later(waits_s, self._expire)
 
     def lost(self, error: BaseException | None) -> None:
         """The connection is gone."""
@@ -165,7 +171,7 @@ class Exchange:
             self._pieces.clear()
 
     def _expire(self) -> None:
-        """The deadline moves on with each piece; the timer is only set anew when it rings too early."""
+        """The timer rang; it is set anew where the deadline has moved on meanwhile."""
         left = self._until - self._clock()
         if left > 0 and self._connection is not None:
             self._timer = self._connection.loop.call_later(left, self._expire)

@@ -182,6 +182,37 @@ async def test_a_broken_answer_is_a_fault_and_its_request_was_sent_once(
     await upstream.close()
 
 
+def _drips(first: bytes, rest: bytes) -> Script:
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(first)
+        for byte in rest:
+            await exchange.send(bytes([byte]))
+            await asyncio.sleep(0.05)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("first", "rest"),
+    [
+        (b"", _head("X: " + "y" * 500, JSON, LENGTH) + GOOD),
+        (b"", _head(status="HTTP/1.1 100 C") * 5 + http(200, GOOD)),
+        (_head(JSON, LENGTH), GOOD),
+        (_head(JSON, CHUNKED), chunk(GOOD)),
+    ],
+)
+async def test_an_answer_that_drips_in_has_one_deadline(
+    scripted: ScriptedUpstream, first: bytes, rest: bytes
+) -> None:
+    """A byte now and then buys a head or a JSON body no more time."""
+    scripted.script = _drips(first, rest)
+    upstream = _upstream(scripted)
+    with pytest.raises(UpstreamTimeout):
+        await asyncio.wait_for(_call(upstream), 2)
+    await _eventually(lambda: scripted.open == 0)
+    await upstream.close()
+
+
 async def test_no_second_replica_is_tried_once_a_byte_was_sent() -> None:
     """Whatever happens after the request left, the other replica does not get it as well."""
     for name in ("closed after the request", "reset after the request", "headers never come", "500 with a page"):
