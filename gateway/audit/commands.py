@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 import click
 import orjson
 
-from gateway.audit.slot import lines_of
+from gateway.audit.tail import Follower, show, time_of
 from gateway.audit.verify import Report, list_chains, read_checkpoints, verify_all
 from gateway.contract.chain import Checkpoint
 from gateway.contract.redaction import printable
+
+_LOOK_AGAIN_S: Final = 0.2
 
 
 class AuditFiles(Protocol):
@@ -105,28 +105,26 @@ def tail(
     ctx: click.Context, /, config: Path | None, files: tuple[Path, ...], *, count: int, follow: bool, as_json: bool
 ) -> None:
     """Print the last records of all writers, in order of time."""
-    chains = _chains(ctx, config, files)
-    open_files = {}
-    for _, path in chains:
-        try:
-            open_files[path] = path.open("rb")
-        except OSError as error:
-            _give_up(f"{path}: {error.strerror or error}")
-    offsets: dict[Path, int] = {}
-    last: list[tuple[str, bytes]] = []
-    for path, file in open_files.items():
-        newest = deque(_whole_lines(file.fileno(), 0), maxlen=max(count, 1))
-        offsets[path] = newest[-1][0] if newest else 0
-        last += [(_time_of(line), line) for _, line in newest]
-    last.sort(key=lambda pair: pair[0])
-    for _, line in last[len(last) - count :] if count else []:
-        click.echo(_shown(line, as_json))
-    while follow:
-        time.sleep(0.2)
-        for path, file in open_files.items():
-            for end, line in _whole_lines(file.fileno(), offsets[path]):
-                offsets[path] = end
-                click.echo(_shown(line, as_json))
+    followers: dict[Path, Follower] = {}
+    try:
+        for _, path in _chains(ctx, config, files):
+            followers[path] = Follower(path)
+        last = [line for follower in followers.values() for line in follower.last(count)]
+        last.sort(key=time_of)
+        for line in last[len(last) - min(count, len(last)) :]:
+            click.echo(show(line, as_json=as_json))
+        while follow:
+            time.sleep(_LOOK_AGAIN_S)
+            for _, path in _chains(ctx, config, files):  # another writer may have come
+                if path not in followers:
+                    followers[path] = Follower(path)
+            for line in sorted((line for follower in followers.values() for line in follower.new()), key=time_of):
+                click.echo(show(line, as_json=as_json))
+    except OSError as error:
+        _give_up(f"{error.filename or 'the audit'}: {error.strerror or error}")
+    finally:
+        for follower in followers.values():
+            follower.close()
 
 
 def _chains(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) -> list[tuple[int | None, Path]]:
@@ -169,58 +167,3 @@ def _sentence(report: Report) -> str:
     if not report.count:
         return f"{report.path}: empty, nothing to verify"
     return f"{report.path}: whole, {report.count} records of writer {report.writer}, head {report.head}"
-
-
-def _whole_lines(fd: int, start: int) -> Iterator[tuple[int, bytes]]:
-    """(offset after it, line) of each finished line."""
-    end = start
-    for line in lines_of(fd, start):
-        if not line.endswith(b"\n"):
-            return
-        end += len(line)
-        yield end, line
-
-
-def _record_of(line: bytes) -> dict[str, Any]:
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _time_of(line: bytes) -> str:
-    told = _record_of(line).get("time")
-    return told if isinstance(told, str) else ""
-
-
-def _shown(line: bytes, as_json: bool) -> str:
-    record = _record_of(line)
-    if not record:
-        return printable(line.decode("utf-8", "replace").rstrip("\n"), 500)
-    if as_json:
-        # As it stands, unless something in it could act on a terminal.
-        text = line.decode("utf-8").rstrip("\n")
-        return text if text.isprintable() else orjson.dumps(_ascii(record)).decode()
-    actor = record.get("actor")
-    words = [
-        record.get("time"),
-        record.get("kind"),
-        record.get("outcome") or record.get("verdict") or record.get("transition") or record.get("act"),
-        actor.get("subject") if isinstance(actor, dict) else None,
-        record.get("server"),
-        record.get("method"),
-        record.get("name"),
-        record.get("status"),
-        ",".join(map(str, reasons)) if isinstance(reasons := record.get("reasons"), list) else None,
-        record.get("decision_id"),
-    ]
-    return "  ".join(printable(str(word), 128) for word in words if word not in (None, ""))
-
-
-def _ascii(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value, len(value) * 10)
-    if isinstance(value, dict):
-        return {printable(key, len(key) * 10): _ascii(item) for key, item in value.items()}
-    return [_ascii(item) for item in value] if isinstance(value, list) else value

@@ -5,6 +5,7 @@ Memory is bounded whatever the files hold: lines beyond the limit are named, nev
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -93,12 +94,10 @@ def _is_point(told: Any) -> bool:
 def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint] = ()) -> Report:
     """Judge one chain. Never raises for what the file holds."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = open_chain(path)
     except OSError as error:
         return Report(path, writer, unread=error.strerror or str(error))
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return Report(path, writer, unread="not a regular file")
         chain = Chain(writer, checkpoints)
         for line in _settled_lines(fd):
             if chain.read(line) is None:
@@ -109,6 +108,15 @@ def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint
     finally:
         os.close(fd)
     return Report(path, chain.writer, chain.count, chain.head, finding)
+
+
+def open_chain(path: Path) -> int:
+    """A chain's descriptor, for reading. Raises `OSError`, also for what is no regular file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
 
 
 def _settled_lines(fd: int) -> Iterator[bytes]:

@@ -341,7 +341,7 @@ async def test_close_writes_what_waits(file: Path) -> None:
 
 
 async def test_a_caller_that_leaves_while_its_decision_is_written_gets_an_end(file: Path) -> None:
-    """The sink refuses once the file is not what it wrote; foreign bytes at its end are cut off."""
+    """A cancelled caller's decision is closed as `cancelled` if it may be on disk, and not written if it is not."""
 
     def sync(fd: int) -> None:
         time.sleep(0.1)
@@ -424,7 +424,7 @@ async def test_a_record_without_a_form_is_refused_and_harms_no_other(file: Path)
 
 @pytest.mark.parametrize("change", ["appended", "cut", "removed", "replaced"])
 async def test_a_file_that_somebody_else_changed_is_noticed(file: Path, change: str) -> None:
-    """The sink refuses once the file under it is not what it wrote; foreign bytes at its end are cut off."""
+    """The sink refuses once the file is not what it wrote; foreign bytes at its end are cut off."""
     sink = await opened(file)
     await sink.append(decision(1))
     good = file.read_bytes()
