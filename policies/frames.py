@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 
 # Gateway to evaluator.
-LOAD = 1  # payload: JSON {"modules": [[name, text]], "data": text, "rule": path, "checks": [text], "memory_bytes": n}
+LOAD = 1  # payload: JSON {"modules": [[name, text]], "data", "rule", "checks": [text], "memory_bytes", "vet"}
 ASK = 2  # payload: the input document, JSON text
 TEST = 3  # payload: the path of a rule to evaluate without input
 

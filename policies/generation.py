@@ -20,6 +20,7 @@ WINDOW = 8  # questions that one evaluator holds: it is never idle between two, 
 WINDOW_BYTES = 1024 * 1024  # likewise in bytes, but for the first one
 TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on
+GROWTH = 3  # the pool may become this many times as big while evaluations take long
 LOAD_S = 20.0  # to start a process and compile the bundle
 LONGEST_BACKOFF_S = 5.0
 STRIKES = 2  # evaluators that may die on one question before it is given up
@@ -44,15 +45,14 @@ class Generation:
         """`checks` are questions that the bundle must answer with a well-formed verdict before it is used."""
         self.revision = bundle.revision
         self._bounds = bounds
-        self._load = json.dumps(
-            {
-                "modules": [[module.name, module.text] for module in bundle.modules],
-                "data": bundle.data,
-                "rule": DECISION,
-                "checks": checks,
-                "memory_bytes": bounds.memory_bytes,
-            }
-        ).encode()
+        self._load = {
+            "modules": [[module.name, module.text] for module in bundle.modules],
+            "data": bundle.data,
+            "rule": DECISION,
+            "checks": checks,
+            "memory_bytes": bounds.memory_bytes,
+            "vet": True,
+        }
         self._evaluators: list[Evaluator] = []
         self._retired: list[Evaluator] = []
         self._ending: list[Evaluator] = []
@@ -87,6 +87,7 @@ class Generation:
             if isinstance(result, BaseException):
                 await self.close()
                 raise result
+        self._load["vet"] = False  # the same text for every later one, which should be there soon
 
     async def ask(self, text: bytes) -> bytes:
         """The input document -> the decision as JSON text. Raises `PolicyUnavailable`."""
@@ -253,6 +254,7 @@ class Generation:
         while self._waiting and (self._waiting[0].answered.done() or self._waiting[0].deadline <= now):
             _refuse(self._dequeue(), "overloaded: no evaluator was free within the deadline")
         self._hand_out(now)
+        self._grow()
         if self._waiting or self._ending or any(e.asked for e in [*self._evaluators, *self._retired]):
             self._schedule(now)
 
@@ -284,10 +286,19 @@ class Generation:
             oldest.kill()
         self._replace()
 
+    def _grow(self) -> None:
+        """Where all evaluators take long at once, others shall not wait for them: start one more, up to a bound."""
+        stuck = sum(evaluator.stuck for evaluator in self._evaluators)
+        if stuck and stuck == len(self._evaluators) < GROWTH * self._bounds.evaluators and not self._starts:
+            self._begin(0.0)
+
     # Processes
 
     def _replace(self) -> None:
-        delay = min(LONGEST_BACKOFF_S, 0.05 * 2**self._failures) if self._failures > 1 else 0.0
+        if len(self._evaluators) + len(self._starts) < self._bounds.evaluators:
+            self._begin(min(LONGEST_BACKOFF_S, 0.05 * 2**self._failures) if self._failures > 1 else 0.0)
+
+    def _begin(self, delay: float) -> None:
         task = self._loop.create_task(self._keep_starting(delay))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
@@ -309,7 +320,7 @@ class Generation:
         except OSError as error:
             raise PolicyUnavailable(f"no evaluator could be started: {error.strerror}") from error
         loaded = self._loading[evaluator] = self._loop.create_future()
-        evaluator.send(frames.LOAD, 0, self._load)
+        evaluator.send(frames.LOAD, 0, json.dumps(self._load).encode())
         try:
             async with asyncio.timeout(LOAD_S):
                 await loaded

@@ -146,7 +146,7 @@ def _start_process(theirs: socket.socket) -> subprocess.Popen[bytes]:
     # The engine's allocator would reserve 1 GiB at once, and the memory limit counts what is reserved.
     environment["MIMALLOC_ARENA_RESERVE"] = "65536"  # KiB
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module; takes about a millisecond
-        [sys.executable, "-P", "-s", "-X", "utf8", "-m", "policies.evaluator", str(os.getpid())],
+        [sys.executable, "-P", "-S", "-X", "utf8", "-m", "policies.evaluator", str(os.getpid())],
         stdin=theirs.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,  # Rego's print() writes there what it is given

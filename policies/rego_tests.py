@@ -38,6 +38,7 @@ def run_tests(path: str | os.PathLike[str], *, timeout_s: float = 10.0) -> list[
         "rule": DECISION,
         "checks": [],
         "memory_bytes": 1 << 30,
+        "vet": True,
     }
     names: list[str] = []
     outcomes: list[Outcome] = []

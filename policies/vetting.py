@@ -44,6 +44,11 @@ def find_faults(
                 # Also a call through an import's name, which this engine does not resolve (regorus 0.9).
                 yield f"{file}:{line}: the function {name} does not exist in this engine"
         for rule in tree["ast"]["rules"]:
+            if _has_bound_comprehension(rule):
+                yield (
+                    f"{file}:{_line(rule)}: a comprehension in the value of a rule with a body fails in this engine; "
+                    "assign it in the body"
+                )
             if _is_collapsed_object(rule):
                 yield (
                     f"{file}:{_line(rule)}: `name[key] if …` keeps one key only in this engine; "
@@ -116,6 +121,15 @@ def _line(node: dict[str, Any]) -> int:
     elif "Default" in node:
         node = node["Default"]
     return int(node["span"]["line"])
+
+
+def _has_bound_comprehension(rule: dict[str, Any]) -> bool:
+    """`x := [… | …] if …`: regorus 0.9 forgets to schedule the comprehension, and the evaluation fails."""
+    spec = rule.get("Spec", {})
+    bodies = spec.get("bodies", [])
+    values = [next(iter(spec["head"].values()))] if bodies else []
+    values += [body["assign"] for body in bodies if body["assign"]]
+    return any(tag in ("ArrayCompr", "SetCompr", "ObjectCompr") for value in values for tag, _ in _nodes(value))
 
 
 def _is_collapsed_object(rule: dict[str, Any]) -> bool:
