@@ -77,7 +77,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
     try:
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
@@ -90,7 +90,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     """The API before a fresh store."""
     async with bench(tmp_path / "approvals.db") as it:
         app = approvals_api(it.desk, authenticate, plan, refuse={Unauthenticated: unauthenticated}, body_bytes=10_000)
-        async with served(app) as url, httpx.AsyncClient(base_url=url) as client:
+        async with served(app) as url, httpx.AsyncClient(base_url=url, verify=False) as client:
             yield Api(it, client)
 
 
@@ -101,9 +101,9 @@ async def test_a_ticket_has_the_documented_shape(api: Api) -> None:
     assert reply.status_code == 200
     ticket = reply.json()
     assert {
-        "id", "state", "server", "resource", "environment", "method", "name", "arguments", "requester", "justification",
-        "reasons", "approvers", "min_approvers", "decisions", "uses", "uses_left", "runs", "digest", "tool_digest", "page",
-        "createdAt", "expiresAt",
+        "id", "state", "server", "resource", "environment", "method", "name", "arguments", "requester",
+        "justification", "reasons", "approvers", "min_approvers", "decisions", "uses", "uses_left", "runs", "digest",
+        "tool_digest", "page", "createdAt", "expiresAt",
     } <= set(ticket)  # fmt: skip
     assert ticket["requester"] == {"issuer": ALICE.issuer, "subject": "alice", "client": "agent"}
     assert ticket["arguments"] == {"amount": 1, "pin": "[masked]"}
@@ -246,7 +246,8 @@ async def test_a_body_is_taken_strictly(api: Api, content: bytes, status: int, n
 @pytest.mark.parametrize(
     "headers",
     [{"content-type": "text/plain"}, {"content-type": "application/json; charset=utf-16"}, {"content-type": ""},
-     {"content-type": "application/x-www-form-urlencoded"}, {"content-type": "application/json", "content-encoding": "gzip"}],
+     {"content-type": "application/x-www-form-urlencoded"},
+     {"content-type": "application/json", "content-encoding": "gzip"}],
 )  # fmt: skip
 async def test_only_json_is_a_body(api: Api, headers: dict[str, str]) -> None:
     """No simple cross-site request can act, and nothing is decompressed."""
@@ -260,7 +261,8 @@ async def test_only_json_is_a_body(api: Api, headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"server": 7}, {"server": None}, {"method": "tools/list"}, {"method": "Tools/call"}, {"name": ["x"]}, {"arguments": []},
+    [{"server": 7}, {"server": None}, {"method": "tools/list"}, {"method": "Tools/call"}, {"name": ["x"]},
+     {"arguments": []},
      {"arguments": "x"}, {"justification": 1}, {"justification": "x" * 4001}, {"name": "x" * 9000}, {"uses": 100},
      {"approvers": ["user:alice"]}, {"arguments": {"x": "y" * 20_000}}],
 )  # fmt: skip
@@ -272,8 +274,11 @@ async def test_a_request_ahead_is_taken_strictly(api: Api, changes: dict[str, An
     assert (await api("POST", "/approvals", "alice", json=body)).status_code == 201
 
 
-@pytest.mark.parametrize("query", ["state=open", "state=pending&state=used", "sate=pending", "limit=0x10", "limit=-1", "limit=²",
-                                   "limit=", "cursor=x", "cursor=", "cursor=%00"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    ["state=open", "state=pending&state=used", "sate=pending", "limit=0x10", "limit=-1", "limit=²", "limit=",
+     "cursor=x", "cursor=", "cursor=%00"],
+)  # fmt: skip
 async def test_a_query_is_taken_strictly(api: Api, query: str) -> None:
     """A filter that is not understood is refused: it would show more than was asked for."""
     reply = await api("GET", f"/approvals?{query}")
@@ -305,7 +310,8 @@ async def test_nothing_else_is_served(api: Api, method: str, path: str, status: 
 
 @pytest.mark.parametrize(
     ("who", "verb", "status", "name"),
-    [("alice", "approve", 403, "own_request"), ("alice", "deny", 403, "own_request"), ("bob", "withdraw", 403, "not_your_request"),
+    [("alice", "approve", 403, "own_request"), ("alice", "deny", 403, "own_request"),
+     ("bob", "withdraw", 403, "not_your_request"),
      ("bob", "resolve", 409, "moved_on"), ("bob", "revoke", 409, "moved_on")],
 )  # fmt: skip
 async def test_a_no_has_its_name(api: Api, who: str, verb: str, status: int, name: str) -> None:

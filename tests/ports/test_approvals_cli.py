@@ -1,0 +1,235 @@
+"""`ostiary approvals …`: the same acts from a shell, over the API and on the store; exit codes, safe output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from approvals.approvers import local_person
+from approvals.commands import LocalDoor, approvals
+from approvals.desk import Desk
+from approvals.printing import plain
+from approvals.ticket import StoreUnavailable
+from tests.support.approvals import BOB, Bench, bench, effect
+
+HOSTILE = "pay\x1b[2J\u202egnp.exe\u200b\r\n\x07"
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the database is."""
+    return tmp_path / "approvals.db"
+
+
+def on(file: Path, story: Callable[[Bench], Any], **options: Any) -> Any:
+    """Run a story on the store, in a loop of its own."""
+
+    async def told() -> Any:
+        async with bench(file, **options) as it:
+            return await story(it)
+
+    return asyncio.run(told())
+
+
+def local(file: Path, *arguments: str, **options: Any) -> Result:
+    """The command, as an administrator at this machine."""
+
+    @asynccontextmanager
+    async def door(_: Path) -> AsyncIterator[Desk]:
+        async with bench(file, **options) as it:
+            yield it.desk
+
+    person = local_person(0, "host")
+    return CliRunner().invoke(approvals, [*arguments, "--config", "ostiary.yaml"], obj=LocalDoor(door, person))
+
+
+def held(file: Path, **changes: Any) -> str:
+    """A pending ticket."""
+
+    async def story(it: Bench) -> str:
+        arguments = changes.pop("arguments", {"amount": 1, "pin": "canary"})
+        return (await it.held(effect(arguments, **changes), mask=("/pin",))).ticket.id
+
+    return str(on(file, story))
+
+
+def test_an_administrator_looks_and_narrows(file: Path) -> None:
+    """List, show, deny, revoke on the store itself; recorded as `local:UID@HOST`."""
+    ticket_id = held(file)
+    listed = local(file, "list", "--json")
+    assert listed.exit_code == 0
+    assert [ticket["id"] for ticket in json.loads(listed.output)["tickets"]] == [ticket_id]
+    assert ticket_id in local(file, "list").output
+    shown = local(file, "show", ticket_id)
+    assert shown.exit_code == 0
+    assert "canary" not in shown.output
+    assert "[masked]" in shown.output
+    denied = json.loads(local(file, "deny", ticket_id, "--comment", "no", "--json").output)
+    assert denied["state"] == "denied"
+    assert denied["decisions"][0]["by"] == "local:0@host"
+    again = local(file, "deny", ticket_id, "--json")
+    assert (again.exit_code, json.loads(again.output)) == (1, {"error": "denied"})
+
+
+def test_an_administrator_approves_only_where_it_is_allowed(file: Path) -> None:
+    """`approvals.local_approve`; withdrawing, resolving and asking are never done from there."""
+    ticket_id = held(file)
+    for verb in ("approve", "withdraw", "resolve"):
+        refused = local(file, verb, ticket_id, "--comment", "x")
+        assert (refused.exit_code, refused.stderr.strip()) == (1, "not_locally")
+    assert local(file, "request", "--server", "bank", "--tool", "pay").exit_code == 1
+    assert local(file, "approve", ticket_id, local_approve=True).exit_code == 0
+
+
+def test_a_store_that_cannot_be_asked_is_exit_2(file: Path) -> None:
+    """No answer is not an answer."""
+    file.write_bytes(b"not a database")
+    asked = local(file, "list")
+    assert asked.exit_code == 2
+    assert "Traceback" not in asked.output + asked.stderr
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("gone"), RuntimeError("no such file"), KeyError("x")])
+def test_what_the_house_raises_is_exit_2(fault: Exception) -> None:
+    """A configuration that can't be read, a record that can't be written: said in a line."""
+
+    @asynccontextmanager
+    async def door(_: Path) -> AsyncIterator[Desk]:
+        raise fault
+        yield
+
+    asked = CliRunner().invoke(approvals, ["list", "--config", "x"], obj=LocalDoor(door))
+    assert asked.exit_code == 2
+    assert asked.exception is None or isinstance(asked.exception, SystemExit)
+
+
+def test_hostile_text_cannot_act_on_a_terminal(file: Path) -> None:
+    """Escape sequences, bidi overrides, line breaks, invisible characters: shown as what they are, in every view."""
+    ticket_id = held(file, name=HOSTILE, subject=HOSTILE, arguments={HOSTILE: HOSTILE})
+    for arguments in (["list"], ["show", ticket_id], ["show", ticket_id, "--json"], ["list", "--json"]):
+        output = local(file, *arguments).output
+        assert not any(one in output for one in "\x1b\u202e\u200b\r\x07")
+        assert "gnp.exe" in output
+    assert "\\u{1b}[2J\\u{202e}gnp.exe" in local(file, "list").output
+    assert plain("a\\u{1b}") == "a\\\\u{1b}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--url", "https://x", "--config", "y"], ["--url", "http://mcp.example.com"], ["--url", "ftp://x"]],
+)
+def test_bad_usage_is_exit_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """Neither, both, or a URL that would send the token in clear."""
+    monkeypatch.setenv("OSTIARY_TOKEN", "t")
+    assert CliRunner().invoke(approvals, ["list", *arguments]).exit_code == 2
+    monkeypatch.delenv("OSTIARY_TOKEN")
+    assert CliRunner().invoke(approvals, ["list", "--url", "https://x"]).exit_code == 2
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Keeps what is asked, answers what it is told to."""
+
+    asked: list[tuple[str, str, str, bytes]]
+    answer: tuple[int, bytes]
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("content-length", 0))
+        self.asked.append((self.command, self.path, self.headers.get("authorization", ""), self.rfile.read(length)))
+        self.send_response(self.answer[0])
+        self.send_header("content-length", str(len(self.answer[1])))
+        self.end_headers()
+        self.wfile.write(self.answer[1])
+
+    do_POST = do_GET  # noqa: N815 - the library's name
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[Answering], str]]:
+    """A stand-in for the API's server: the API itself is tested at its own edge."""
+    handler = type("Handler", (Answering,), {"asked": [], "answer": (200, b"{}")})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setenv("OSTIARY_TOKEN", "secret-token")
+    try:
+        yield handler, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_api_is_asked_as_documented(gateway: tuple[type[Answering], str], file: Path, tmp_path: Path) -> None:
+    """Method, path, token and body of each command."""
+    handler, url = gateway
+    ticket = on(file, lambda it: it.desk.show(BOB, held_id)) if (held_id := held(file)) else {}
+    handler.answer = (200, json.dumps(ticket).encode())
+    arguments = tmp_path / "arguments.json"
+    arguments.write_text('{"amount": 1}')
+    for command in (
+        ["show", held_id],
+        ["approve", held_id, "--comment", "ok", "--seen", "d"],
+        ["request", "--server", "bank", "--tool", "pay", "--arguments", str(arguments), "--justification", "rent"],
+    ):
+        done = CliRunner().invoke(approvals, [*command, "--url", url])
+        assert done.exit_code == 0, done.output
+        assert held_id in done.output
+        assert "secret-token" not in done.output
+    handler.answer = (200, b'{"tickets": [], "next": null}')
+    assert CliRunner().invoke(approvals, ["list", "--url", f"{url}/approvals/", "--state", "pending"]).exit_code == 0
+    sent = [(method, path, json.loads(body) if body else None) for method, path, _, body in handler.asked]
+    assert sent == [
+        ("GET", f"/approvals/{held_id}", None),
+        ("POST", f"/approvals/{held_id}/approve", {"comment": "ok", "seen": "d"}),
+        ("POST", "/approvals", {"server": "bank", "method": "tools/call", "name": "pay", "arguments": {"amount": 1},
+                                "justification": "rent"}),
+        ("GET", "/approvals?state=pending&limit=50", None),
+    ]  # fmt: skip
+    assert {token for _, _, token, _ in handler.asked} == {"Bearer secret-token"}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [(403, b'{"error": "own_request"}', 1), (404, b'{"error": "not_found"}', 1),
+     (409, b'{"error": "moved_on", "why": "used"}', 1), (401, b'{"error": "token_invalid"}', 2),
+     (503, b'{"error": "approvals_unavailable"}', 2), (500, b"oops", 2), (200, b"[]", 2), (302, b"{}", 2)],
+)  # fmt: skip
+def test_exit_codes_tell_no_from_not_asked(
+    gateway: tuple[type[Answering], str], status: int, body: bytes, code: int
+) -> None:
+    """1: the answer is no; 2: there is no answer. Redirects are not followed: the token goes nowhere else."""
+    handler, url = gateway
+    handler.answer = (status, body)
+    asked = CliRunner().invoke(approvals, ["approve", "A" * 24, "--url", url, "--json"])
+    assert asked.exit_code == code
+    assert "error" in json.loads(asked.output)
+    assert len(handler.asked) == 1
+
+
+@pytest.mark.parametrize("ticket_id", ["../../readonly/mcp", "a/b", "a?b", "a#b", "%2e%2e", "a b", "é"])
+def test_an_id_stays_in_its_path_segment(gateway: tuple[type[Answering], str], ticket_id: str) -> None:
+    """Nothing that is given as an id reaches another route."""
+    handler, url = gateway
+    asked = CliRunner().invoke(approvals, ["show", ticket_id, "--url", url])
+    assert asked.exit_code == 1
+    assert handler.asked == []
+
+
+def test_a_gateway_that_is_down_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said in a line."""
+    monkeypatch.setenv("OSTIARY_TOKEN", "t")
+    asked = CliRunner().invoke(approvals, ["list", "--url", "http://127.0.0.1:9"])
+    assert asked.exit_code == 2
