@@ -211,6 +211,7 @@ def change_one_argument(visit: Visit) -> None:
     visit.expect(answer, 403, 40303)
     other = answer.ticket.get("id")
     visit.screen.check("that is another effect, with a ticket of its own", other not in (None, ticket), other)
+    visit.tickets.append(str(other))
     left = visit.look(ticket)
     whole = left.get("state") == "approved" and left.get("uses_left") == 1
     visit.screen.check("and Bob's approval was not burned: it still waits for its own call", whole, left.get("state"))

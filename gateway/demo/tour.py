@@ -111,12 +111,18 @@ def hand_over(visit: Visit) -> None:
         "What waits for a reviewer, as Bob:": Ask(
             "GET", house.approvals_url, {"Authorization": f"Bearer {tokens['BOB_REVIEWS']}"}
         ),
-        "Bob's yes (put a ticket's id in the place of ID):": visit.review("bob", "ID", "approve", "looks right"),
+        "Bob's yes to the larger transfer of stop 9, if you think that it should run:": visit.review(
+            "bob", visit.tickets[-1], "approve", "a price rise"
+        ),
     }
     for sentence, ask in lines.items():
         screen.say(sentence)
         screen.copyable("")
         screen.copyable(_with_variables(ask.curl(), tokens))
+    screen.say("The same queue from the command line:")
+    screen.copyable("")
+    program = sys.argv[0] if sys.argv[0].endswith("ostiary") else f"{sys.executable} -m gateway.cli"
+    screen.copyable(f'OSTIARY_TOKEN="$BOB_REVIEWS" {program} approvals list --url {house.public_url}')
     screen.say("A token for anybody (alice, bob, carol), any resource, any scope:")
     screen.copyable("")
     screen.copyable(

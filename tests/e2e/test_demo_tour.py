@@ -58,11 +58,14 @@ def test_without_tour_it_stays_up_with_lines_that_work_when_copied(tmp_path: Pat
             curls = re.findall(r"^curl -sS (?:.*\\\n)*.*$", text, re.MULTILINE)
             assert len(tokens.splitlines()) == 3
             assert len(curls) == 5
-            read, pay, waiting, _approve, mint = curls
+            read, pay, waiting, approve, mint = curls
+            queue = re.findall(r'^OSTIARY_TOKEN="\$BOB_REVIEWS" .*$', text, re.MULTILINE)
             assert '"balance_cents"' in shell(tokens, read)
             assert '"transfer_number":2' in shell(tokens, pay).replace(" ", "")
             assert "40303" in shell(tokens, pay), "the approved transfer ran twice"
             assert '"tickets"' in shell(tokens, waiting)
+            assert "pending" in shell(tokens, queue[0])
+            assert '"approved"' in shell(tokens, approve)
             assert '"access_token"' in shell(tokens, mint)
         finally:
             demo.send_signal(signal.SIGINT)
