@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import httptools
-import orjson
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import refusal_reply
 from gateway.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
 
 Peer = tuple[str, int] | None
 
-OnRefused = Callable[[str, str, Peer], str | None]
-"""(reason, detail, peer) -> the decision id of the record that was made, or `None` where none was."""
+OnRefused = Callable[[str, str, Peer], str]
+"""(reason, detail, peer) -> the decision id of the record that was made."""
 
 AWAITING_HEAD, AWAITING_BODY, SERVING, PARTING = range(4)
 
@@ -315,25 +315,16 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Answer without an application: nothing that came can be trusted to be a request."""
         self._unread = True
-        decision = type(self).on_refused(refused.refusal.reason, refused.detail, self.client)
-        row = refused.refusal.value
-        error: dict[str, Any] = {"code": row.code, "message": row.sentence}
-        if decision is not None:
-            error["data"] = {"decisionId": decision}
-        body = orjson.dumps({"jsonrpc": "2.0", "error": error})
+        decision_id = type(self).on_refused(refused.refusal.reason, refused.detail, self.client)
+        reply = refusal_reply(refused, request_id=None, server=None, decision_id=decision_id)
         lines = [
             *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"cache-control", b"no-store"),
-            (b"content-length", b"%d" % len(body)),
+            *reply.headers,
+            (b"content-length", b"%d" % len(reply.body)),
             (b"connection", b"close"),
         ]
-        if row.retry_after_s:
-            lines.append((b"retry-after", b"%d" % row.retry_after_s))
-        if decision is not None:
-            lines.append((b"ostiary-decision", decision.encode("ascii")))
-        head = b"".join(b"%b: %b\r\n" % line for line in lines)
-        self._transport.write(STATUS_LINE[row.status] + head + b"\r\n" + body)
+        head = b"".join([b"%b: %b\r\n" % line for line in lines])
+        self._transport.write(STATUS_LINE[reply.status] + head + b"\r\n" + reply.body)
         self._part()
 
     def _part(self) -> None:

@@ -24,8 +24,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 TIMER_EARLY_S: Final = 0.01  # a loop's timers may fire a little before their time
 _CLOSE: Final = (b"connection", b"close")
-_ALLOW: Final[Headers] = ((b"allow", b"POST"),)
-_IDENTITY_ONLY: Final[Headers] = ((b"accept-encoding", b"identity"),)
 
 
 class Corridor(Protocol):
@@ -75,7 +73,6 @@ class Incoming:
         if server is None:
             raise Refused(Refusal.SERVER_UNKNOWN)
         if self.method != "POST":
-            self.answer_headers = _ALLOW
             raise Refused(Refusal.METHOD_NOT_POST)
         host = self._lines[b"host"]  # exactly one: the framing was judged
         if host not in self._edge.hosts and host.lower() not in self._edge.hosts:
@@ -121,7 +118,6 @@ class Incoming:
         if len(types) != 1 or not is_json_in_utf8(types[0]):
             raise Refused(Refusal.CONTENT_UNSUPPORTED, "media type")
         if not is_identity(self.values(b"content-encoding")):
-            self.answer_headers += _IDENTITY_ONLY
             raise Refused(Refusal.CONTENT_UNSUPPORTED, "content coding")
         return int(self._lines.get(b"content-length", b"0"))
 

@@ -20,6 +20,7 @@ import uvloop
 from gateway.connection import Peer, server_options
 from gateway.contract.passage import Arrival, Received, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import refusal_reply
 from gateway.edge import Edge
 from gateway.framing import DoorLimits
 
@@ -81,9 +82,9 @@ class StubCorridor:
             return Reply(200, ((b"content-type", b"application/json"),), orjson.dumps({"served": len(self.served)}))
         except Refused as refused:
             self.refused.append(refused)
-            row = refused.refusal.value
-            answer = {"jsonrpc": "2.0", "error": {"code": row.code, "message": row.sentence}}
-            return Reply(row.status, ((b"content-type", b"application/json"),), orjson.dumps(answer), close=row.close)
+            return refusal_reply(
+                refused, request_id=None, server=arrival.server, decision_id=f"c-{len(self.refused)}"
+            )
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

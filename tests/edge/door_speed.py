@@ -72,7 +72,7 @@ class Answering:
 def _options(what: str) -> dict[str, Any]:
     if what == "door":
         edge = Edge(Answering(), {MAIN.path: MAIN}, DoorLimits(), {HOST})
-        return {"app": edge, **server_options(DoorLimits(), lambda *_: None)}
+        return {"app": edge, **server_options(DoorLimits(), lambda *_: "none")}
     bare = {"ws": "none", "interface": "asgi3", "proxy_headers": False, "server_header": False, "access_log": False}
     return {"app": hello, "http": what, "loop": "uvloop", **bare}
 

@@ -68,7 +68,7 @@ def serve(parser: str) -> Iterator[tuple[Address, Witness]]:
     witness = Witness()
     options: dict[str, Any] = {"http": parser, "ws": "none", "interface": "asgi3"}
     if parser == "door":
-        options = server_options(DoorLimits(), lambda *_: None)
+        options = server_options(DoorLimits(), lambda *_: "none")
     config = uvicorn.Config(
         witness, lifespan="off", log_config=None, timeout_graceful_shutdown=1, **{**options, "access_log": False}
     )
