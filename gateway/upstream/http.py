@@ -60,6 +60,9 @@ class Whole:
         """The body, in one piece."""
         yield self.body
 
+    def release(self) -> None:
+        """Nothing is open any more."""
+
     async def close(self) -> None:
         """Nothing is open any more."""
 
@@ -154,6 +157,8 @@ class HttpUpstream:
         async with aclosing(exchange.chunks()) as pieces:
             async for piece in pieces:
                 stream.feed(piece)
+                if stream.final is not None:
+                    exchange.release()
                 if stream.final is not None or stream.fault:
                     break
         stream.finish()

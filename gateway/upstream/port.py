@@ -55,6 +55,13 @@ class Answer(Protocol):
         """The body as it comes, never decoded; raises `UpstreamFault` subclasses. Bounded buffering."""
         ...
 
+    def release(self) -> None:
+        """The response was read: let the stream end by itself, so that its connection serves other calls.
+
+        What still comes is dropped; a stream that does not end within a second is closed. Then `close` does nothing.
+        """
+        ...
+
     async def close(self) -> None:
         """Abort the request at once if it still runs (the server sees the connection close). Safe to call twice."""
         ...

@@ -18,6 +18,9 @@ from gateway.upstream.head import HeadRefused, Kind, accept_head, is_framed
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamLimits
 
+RELEASED_S = 1.0
+"""How long a stream whose response was read may take to end by itself."""
+
 
 class Exchange:
     """One request's answer. Fed by its connection, read by whoever asked; it lets the connection go once it ended.
@@ -27,8 +30,8 @@ class Exchange:
 
     __slots__ = (
         "_buffered", "_clock", "_connection", "_fault", "_headers", "_in_body", "_interim", "_limits",
-        "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_timer", "_total", "_until", "_waiter",
-        "complete", "kind", "overrun", "persistent", "replica", "status",
+        "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_timer", "_total", "_until",
+        "_waiter", "complete", "kind", "overrun", "persistent", "replica", "status",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +50,7 @@ class Exchange:
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim = 0
         self._in_body = False
+        self._released = False
         self._total = 0
         self._pieces: list[bytes] = []
         self._buffered = 0
@@ -96,7 +100,10 @@ class Exchange:
             return
         self._buffered += len(body)
         self._total += len(body)
-        if self.kind is Kind.NOTHING:
+        if self._released:
+            if self._buffered > self._limits.buffer_bytes:
+                self._refuse("more after the response")
+        elif self.kind is Kind.NOTHING:
             self._refuse("a body where none belongs")
         elif self.kind is Kind.JSON and self._total > self._limits.result_bytes:
             self._refuse("the answer is too large")
@@ -134,7 +141,8 @@ class Exchange:
             self._end()
         else:
             self._move_deadline()
-            if self._buffered > self._limits.buffer_bytes and not self._paused and self.kind is Kind.STREAM:
+            full = self._buffered > self._limits.buffer_bytes and self.kind is Kind.STREAM
+            if full and not self._paused and not self._released:
                 self._paused = True
                 if self._connection is not None:
                     self._connection.transport.pause_reading()
@@ -142,7 +150,7 @@ class Exchange:
 
     def _move_deadline(self) -> None:
         """The head, and a JSON body, have one deadline however they drip in; a stream has one for each piece."""
-        if self.kind is None or (self._in_body and self.kind is Kind.JSON):
+        if self._released or self.kind is None or (self._in_body and self.kind is Kind.JSON):
             return
         waits_s = self._quiet_s if self.kind is Kind.STREAM else self._limits.answer_s
         self._until = self._clock() + waits_s
@@ -248,9 +256,23 @@ class Exchange:
         """Done with the answer, whole or not."""
         self.abort()
 
+    def release(self) -> None:
+        """The response was read: the rest is dropped as it comes, for at most `RELEASED_S`."""
+        if self.complete or self._fault is not None or self._connection is None or self._released:
+            return
+        self._released = True
+        self._pieces.clear()
+        self._buffered = 0
+        if self._paused:
+            self._paused = False
+            self._connection.transport.resume_reading()
+        self._until = self._clock() + RELEASED_S
+        self._timer.cancel()
+        self._timer = self._connection.loop.call_later(RELEASED_S, self._expire)
+
     def abort(self) -> None:
         """Close the connection at once if the answer is not whole; the replica sees it. Safe to call twice."""
-        if not self.complete and self._fault is None:
+        if not self.complete and self._fault is None and not self._released:
             self._fault = UpstreamUnreachable("the request was given up", sent=True, replica=self.replica)
             self._pieces.clear()
             self._end()

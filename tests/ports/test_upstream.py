@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -26,6 +25,7 @@ from tests.support.upstream import (
     an_admitted,
     answer,
     chunk,
+    eventually,
     http,
     result_of,
 )
@@ -141,8 +141,7 @@ async def test_idle_connections_are_closed(scripted: ScriptedUpstream) -> None:
     upstream = _upstream(scripted.url, limits=UpstreamLimits(idle_s=0.1))
     await _body(await upstream.forward(an_admitted()))
     assert scripted.open == 1
-    await asyncio.sleep(0.4)
-    assert scripted.open == 0
+    await eventually(lambda: scripted.open == 0)
     await upstream.close()
 
 
@@ -238,6 +237,45 @@ async def test_closing_an_answer_aborts_it_and_can_be_repeated(scripted: Scripte
     assert await asyncio.wait_for(gone, 1) < 1
     with pytest.raises(UpstreamFault):
         await _body(found)
+    await upstream.close()
+
+
+async def test_a_released_stream_leaves_its_connection_to_others(scripted: ScriptedUpstream) -> None:
+    """A stream that ends by itself after its response keeps its connection; one that does not is closed."""
+
+    async def ends_later(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await asyncio.sleep(0.02)
+        await exchange.send(chunk(b": bye\n\n") + chunk(b""))
+
+    async def never_ends(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await exchange.gone()
+
+    async def goes_on(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: 1\n\n"))
+        while True:
+            await exchange.send(chunk(b"data: " + b"x" * 10_000 + b"\n\n"))
+
+    upstream = _upstream(scripted.url)
+
+    async def call() -> None:
+        found = await upstream.forward(an_admitted())
+        async for _ in found.chunks():
+            found.release()
+            break
+        await found.close()
+
+    scripted.script = ends_later
+    for _ in range(3):
+        await call()
+        await asyncio.sleep(0.08)
+    assert (scripted.connections, scripted.open) == (1, 1)
+    for script, least in ((never_ends, 0.9), (goes_on, 0.0)):
+        scripted.script = script
+        await call()
+        await asyncio.sleep(least)
+        await eventually(lambda: scripted.open == 0)
     await upstream.close()
 
 
@@ -435,10 +473,8 @@ async def test_nothing_is_left_after_many_given_up_calls(scripted: ScriptedUpstr
 
     for _ in range(20):
         await asyncio.gather(*(give_up() for _ in range(20)))
-    await asyncio.sleep(0.1)
-    gc.collect()
-    assert scripted.open == 0
-    assert len(asyncio.all_tasks()) == 1
+    await eventually(lambda: scripted.open == 0)
+    await eventually(lambda: len(asyncio.all_tasks()) == 1)
     scripted.script = answer
     assert await _body(await upstream.forward(an_admitted())) == result_of(1)
     await upstream.close()
@@ -524,8 +560,7 @@ async def test_a_question_is_answered_in_time_or_not_at_all(scripted: ScriptedUp
     upstream = _upstream(scripted.url, limits=UpstreamLimits(inquire_s=0.2))
     with pytest.raises(UpstreamTimeout):
         await upstream.inquire(SERVER, "tools/list", {})
-    await asyncio.sleep(0.1)
-    assert scripted.open == 0
+    await eventually(lambda: scripted.open == 0)
     with pytest.raises(UpstreamUnreachable):
         await upstream.inquire(Server("other", "/", "", ""), "tools/list", {})
     await upstream.close()

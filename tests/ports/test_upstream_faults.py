@@ -24,6 +24,7 @@ from tests.support.upstream import (
     an_admitted,
     answer,
     chunk,
+    eventually,
     http,
     result_of,
 )
@@ -153,13 +154,6 @@ WELL_FRAMED = {"500 with a result", "500 with malformed JSON", "400 for another"
 """Here only the text is wrong: the connection ended where its framing says and may serve the next request."""
 
 
-async def _eventually(holds: Callable[[], bool]) -> None:
-    """Within the second that a deadline of these rows allows."""
-    async with asyncio.timeout(1):
-        while not holds():  # noqa: ASYNC110 - the other side of a socket has no event to wait for
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_broken_answer_is_a_fault_and_its_request_was_sent_once(
     scripted: ScriptedUpstream, name: str
@@ -176,7 +170,7 @@ async def test_a_broken_answer_is_a_fault_and_its_request_was_sent_once(
     assert caught.value.replica == scripted.url
     assert len(scripted.seen) == 2, "a tools/call is sent once only"
     if name not in WELL_FRAMED:
-        await _eventually(lambda: scripted.open == 0)
+        await eventually(lambda: scripted.open == 0)
     scripted.script = answer
     assert await _call(upstream) == GOOD
     await upstream.close()
@@ -209,7 +203,7 @@ async def test_an_answer_that_drips_in_has_one_deadline(
     upstream = _upstream(scripted)
     with pytest.raises(UpstreamTimeout):
         await asyncio.wait_for(_call(upstream), 2)
-    await _eventually(lambda: scripted.open == 0)
+    await eventually(lambda: scripted.open == 0)
     await upstream.close()
 
 

@@ -133,6 +133,13 @@ def result_of(request_id: object, **members: object) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Within the second that the rows' deadlines allow; for what the other side of a socket has no event for."""
+    async with asyncio.timeout(1):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def answer(exchange: Exchange) -> None:
     """The well-behaved script."""
     await exchange.send(http(200, result_of(exchange.id)))
