@@ -21,7 +21,7 @@ from typing import Any, Final
 from gateway.audit.flood import Flood
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.scribe import Scribe
-from gateway.contract.chain import MAX_LINE, chain
+from gateway.contract.chain import KINDS, MAX_LINE, chain
 from gateway.contract.record import admin_record, closing_outcome
 
 MAX_BATCH: Final = 512
@@ -31,6 +31,7 @@ MARK_EVERY: Final = 50_000
 """Records between two marks: the most that a start has to read back."""
 
 _MAX_MARKED: Final = 256
+_MAX_OPEN: Final = 100_000
 _PROBE_BATCH: Final = 16
 _PROBE_AFTER_S: Final = 0.25
 _NOTES_DELAY_S: Final = 0.01
@@ -103,6 +104,7 @@ class JsonlSink:
         self._flood: Final = Flood(settings.folded_beyond)
         self._open: set[str] = set()
         self._marked_at = 0
+        self._markable = True
         self._stamped: tuple[int, str] = (0, "")
         self._told_lost = self._told_failures = 0
         self._running = False
@@ -246,7 +248,7 @@ class JsonlSink:
         self._scribe.write(commit.data, mend=bool(self.fault), then=self._committed)
 
     def _link(self, limit: int) -> _Commit:
-        if self.seq - self._marked_at >= MARK_EVERY and len(self._open) <= _MAX_MARKED:
+        if self.seq - self._marked_at >= MARK_EVERY and self._markable and len(self._open) <= _MAX_MARKED:
             self._add(admin_record("mark", facts={"open": sorted(self._open)}))
             self._pending.rotate(1)  # to the front: it speaks of what is linked so far
             self._marked_at = self.seq
@@ -262,8 +264,8 @@ class JsonlSink:
             record["seq"], record["prev"], record["writer"] = seq + 1, head, self.writer
             try:
                 linked, line = chain(head, record)
-                if len(line) > MAX_LINE:
-                    raise ValueError("it is too long")
+                if len(line) > MAX_LINE or record.get("kind") not in KINDS:
+                    raise ValueError("too long, or of no kind")
             except (ValueError, TypeError, RecursionError) as error:
                 self._drop(waiting, f"the record has no form: {error}")
                 continue
@@ -289,8 +291,11 @@ class JsonlSink:
         kind = record["kind"]
         if kind == "decision":
             self._open.add(record["decision_id"])
+            self._markable = self._markable and len(self._open) <= _MAX_OPEN
         elif kind in ("outcome", "refusal"):
             self._open.discard(record["decision_id"])
+        if not self._markable:
+            self._open.clear()  # more than can be kept in mind: this life's records will be read back whole
 
     def _committed(self, why: str) -> None:
         """The scribe is done with the commit under way: `why` it failed, or `""`."""

@@ -21,6 +21,7 @@ from gateway.contract.chain import MAX_LINE, ZERO, Chain
 MAX_WRITERS: Final = 1024
 _BLOCK = 1 << 20
 _MARK_BYTES = 32
+_MAX_KEPT = 2000
 # Canonical lines of marks begin with their first member; no caller's text can hold a raw line feed.
 _MARKED = re.compile(rb'(?:\A|(?<=\n))\{"act":"(?:started|mark)"')
 
@@ -166,7 +167,8 @@ def _before(line: bytes) -> tuple[int, str]:
 def _follow(slot: Slot, record: Mapping[str, Any]) -> None:
     kind, decision = record["kind"], record.get("decision_id")
     if kind == "decision" and isinstance(decision, str):
-        slot.open[decision] = {name: value for name, value in record.items() if name != "arguments"}
+        # Thousands can only be left open by a defect: of those the id is enough.
+        slot.open[decision] = {**record, "arguments": None} if len(slot.open) < _MAX_KEPT else {}
     elif kind in ("outcome", "refusal") and isinstance(decision, str):
         slot.open.pop(decision, None)
     elif kind == "admin" and record.get("act") in ("started", "mark"):

@@ -169,10 +169,12 @@ def _blank(kind: str, key_id: str | None) -> dict[str, Any]:
 
 def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
     """What every record of a request says, as far as it walked."""
-    record = _blank(kind, redactor.key_id)
+    record = {**_NOTHING, "kind": kind, "key_id": redactor.key_id, "reasons": []}
     record["decision_id"] = passage.decision_id
-    record["trace_id"] = printable(passage.trace_id, 64) or None
-    record["replica"] = printable(redactor.uri(passage.replica), MAX_ACTOR) or None
+    if passage.trace_id:
+        record["trace_id"] = printable(passage.trace_id, 64)
+    if passage.replica:
+        record["replica"] = printable(redactor.uri(passage.replica), MAX_ACTOR)
     server = passage.server
     if server is not None:
         record["server"] = server.name
@@ -219,15 +221,16 @@ def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> 
 def _name(passage: Passage, redactor: Redactor) -> str | None:
     """The tool's or prompt's name or the resource's URI; cut short unless a server offers it or it was admitted."""
     call = passage.call
-    params = passage.envelope.params if passage.envelope else {}
-    name = (
-        call.name
-        if call
-        else next((text for key in ("name", "uri") if isinstance(text := params.get(key), str)), None)
-    )
-    if name is None:
+    if call is not None:
+        name, is_uri = call.name, call.kind == "resource"
+    else:
+        params = passage.envelope.params if passage.envelope else {}
+        name, is_uri = params.get("name"), False
+        if not isinstance(name, str):
+            name, is_uri = params.get("uri"), True
+    if not isinstance(name, str):
         return None
-    if call.kind == "resource" if call else "name" not in params:
+    if is_uri:
         name = redactor.uri(name)
     known = passage.tool is not None or passage.admitted is not None
     return printable(name, MAX_NAME if known else MAX_STRANGE_NAME)

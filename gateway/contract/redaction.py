@@ -34,10 +34,10 @@ _SAFE_INTEGER = 2**53 - 1
 
 # Members that the protocol itself names in the params of methods without `arguments`; every other name is data.
 # fmt: off
-_PROTOCOL_MEMBERS = frozenset((
+_PROTOCOL_MEMBERS: Final[Mapping[str, str]] = {name: name for name in (
     "argument", "arguments", "context", "cursor", "name", "notifications", "promptsListChanged", "ref", "resource",
     "resourceSubscriptions", "resourcesListChanged", "taskId", "taskIds", "toolsListChanged", "type", "uri", "value",
-))
+)}
 # fmt: on
 _TOKENLIKE = re.compile(r"eyJ[\w-]{8,}(?:\.[\w-]*)*|(?i:\b(?:bearer|basic|dpop)\s+)[\w.~+/=-]{12,}")
 
@@ -117,7 +117,7 @@ class Redactor:
         self._inner: Final = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer: Final = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
         self.key_id: Final = keys.key_ids[0]
-        self._declared: dict[str, frozenset[str]] = {}
+        self._declared: dict[str, Mapping[str, str]] = {}
 
     def tag(self, purpose: bytes, data: bytes) -> str:
         """The keyed HMAC of `data`, apart from those of every other purpose."""
@@ -162,25 +162,41 @@ class Redactor:
         What is deep or large is one leaf; what has too many leaves as a whole is one entry at `""`, beside what is
         clear. Member names that neither the protocol nor `tool` (digest, definition) declares appear as `#HMAC`.
         """
-        names = self._names(*tool) if tool else _PROTOCOL_MEMBERS
         shape: dict[str, Any] = {}
-        for pointer, value in self._leaves(arguments, "", MAX_DEPTH, names):
-            shape[pointer] = self._leaf(value)
-            if len(shape) > MAX_LEAVES:
-                shape = {"": {"type": "object", "size": len(arguments)}}
-                break
-        else:
-            if len(shape) > MAX_ITEMS and len(orjson.dumps(shape)) > MAX_SHAPE_BYTES:
-                shape = {"": {"type": "object", "size": len(arguments)}}
+        fits = self._walk(shape, arguments, "", MAX_DEPTH, self._names(*tool) if tool else _PROTOCOL_MEMBERS)
+        if not fits or (len(shape) > MAX_ITEMS and len(orjson.dumps(shape)) > MAX_SHAPE_BYTES):
+            shape = {"": {"type": "object", "size": len(arguments)}}
         if clear:
             self._disclose(shape, arguments, clear, mask)
         return shape
 
+    def _walk(self, shape: dict[str, Any], value: Any, pointer: str, depth: int, names: Mapping[str, str]) -> bool:
+        """Add the leaves of `value`; False once they are too many."""
+        if not depth or not 0 < len(value) <= (MAX_ITEMS if isinstance(value, list) else MAX_MEMBERS):
+            tag = self.tag(b"value", text_of(value))
+            shape[pointer] = {"type": _type_of(value), "size": len(value), "hmac": tag}
+            return True
+        for key, item in enumerate(value) if isinstance(value, list) else value.items():
+            shown = names.get(key) if isinstance(key, str) else str(key)
+            if shown is None:
+                shown = "#" + self.tag(b"name", _utf8(key))[:16]
+            here = f"{pointer}/{shown}"
+            if isinstance(item, str):
+                shape[here] = {"type": "string", "size": len(item), "hmac": self.tag(b"value", text_of(item))}
+            elif isinstance(item, (dict, list)):
+                if not self._walk(shape, item, here, depth - 1, names):
+                    return False
+            elif item is None:
+                shape[here] = {"type": "null"}
+            else:
+                shape[here] = {"type": _type_of(item), "hmac": self.tag(b"value", text_of(item))}
+        return len(shape) <= MAX_LEAVES
+
     def _disclose(self, shape: dict[str, Any], arguments: Any, clear: Sequence[str], mask: Sequence[str]) -> None:
         room = MAX_SHAPE_BYTES
         for wanted in clear[:MAX_CLEAR]:
-            for pointer, value in self._leaves(*_resolve(arguments, wanted), MAX_DEPTH, None):
-                if value is _ABSENT or isinstance(value, (dict, list)) or any(_covers(m, pointer) for m in mask):
+            for pointer, value in _scalars(*_resolve(arguments, wanted), MAX_DEPTH):
+                if any(_covers(masked, pointer) for masked in mask):
                     continue
                 leaf = {"type": _type_of(value), **_clear_form(value)}
                 room -= len(pointer) * 4 + len(orjson.dumps(leaf))
@@ -188,44 +204,32 @@ class Redactor:
                     return
                 shape[printable(pointer, 4 * _MAX_KEY)] = leaf
 
-    def _leaves(
-        self, value: Any, pointer: str, depth: int, names: frozenset[str] | None
-    ) -> Iterator[tuple[str, Any]]:
-        """The leaves below `value`, depth first. `names` None shows every member's name as it is."""
-        if isinstance(value, dict) and 0 < len(value) <= MAX_MEMBERS and depth:
-            for key, item in value.items():
-                shown = _token(key) if names is None or key in names else "#" + self.tag(b"name", _utf8(key))[:16]
-                if isinstance(item, (dict, list)):
-                    yield from self._leaves(item, f"{pointer}/{shown}", depth - 1, names)
-                else:
-                    yield f"{pointer}/{shown}", item
-        elif isinstance(value, list) and 0 < len(value) <= MAX_ITEMS and depth:
-            for n, item in enumerate(value):
-                yield from self._leaves(item, f"{pointer}/{n}", depth - 1, names)
-        else:
-            yield pointer, value
-
-    def _leaf(self, value: Any) -> dict[str, Any]:
-        if isinstance(value, str):
-            return {"type": "string", "size": len(value), "hmac": self.tag(b"value", text_of(value))}
-        leaf: dict[str, Any] = {"type": _type_of(value)}
-        if isinstance(value, (dict, list)):
-            leaf["size"] = len(value)
-        if value is not None:
-            leaf["hmac"] = self.tag(b"value", text_of(value))
-        return leaf
-
-    def _names(self, digest: str, definition: Mapping[str, Any]) -> frozenset[str]:
-        """The member names that a tool's inputSchema declares at any place; kept by the definition's digest."""
+    def _names(self, digest: str, definition: Mapping[str, Any]) -> Mapping[str, str]:
+        """The names that a tool's inputSchema declares at any place -> as pointer tokens; kept by its digest."""
         names = self._declared.get(digest)
         if names is None:
             if len(self._declared) >= 1024:  # a bound, not a cache policy: definitions change a few times a day
                 self._declared.clear()
-            names = self._declared[digest] = frozenset(_declared(definition.get("inputSchema"), 32))
+            found = _declared(definition.get("inputSchema"), 32)
+            names = self._declared[digest] = {name: _token(name) for name in found}
         return names
 
 
 _ABSENT: Final = object()
+
+
+def _scalars(value: Any, pointer: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """The scalars below `value` with their pointers as they are; what is deep or large is left out."""
+    if isinstance(value, dict):
+        if depth and len(value) <= MAX_MEMBERS:
+            for key, item in value.items():
+                yield from _scalars(item, f"{pointer}/{_token(key)}", depth - 1)
+    elif isinstance(value, list):
+        if depth and len(value) <= MAX_ITEMS:
+            for n, item in enumerate(value):
+                yield from _scalars(item, f"{pointer}/{n}", depth - 1)
+    elif value is not _ABSENT:
+        yield pointer, value
 
 
 def _declared(schema: Any, depth: int) -> Iterator[str]:
@@ -255,18 +259,18 @@ def text_of(value: Any) -> bytes:
             return repr(value).encode("utf-8", "surrogatepass")
 
 
+_TYPES: Final = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+}
+
+
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    if isinstance(value, float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
+    return _TYPES.get(type(value), "object")
 
 
 def _clear_form(value: Any) -> dict[str, Any]:
