@@ -59,11 +59,12 @@ class House:
     replicas: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     secrets: dict[str, str] = field(
+        repr=False,
         default_factory=lambda: {
             "OSTIARY_AUDIT_KEY": base64.urlsafe_b64encode(os.urandom(32)).decode(),
             "OSTIARY_SEAL_KEYS": base64.urlsafe_b64encode(os.urandom(32)).decode(),
             CREDENTIAL_ENV: f"Bearer {secrets.token_urlsafe(24)}",
-        }
+        },
     )
 
     @property

@@ -1,4 +1,7 @@
-"""Who lives in the demo: a developer, a reviewer, and somebody who may only look."""
+"""Who lives in the demo: a developer, a reviewer, and somebody who may only look.
+
+Names, clients and groups are all that the development issuer knows; what each may do is the policy's business.
+"""
 
 from __future__ import annotations
 

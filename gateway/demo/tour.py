@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import signal
 import sys
 import time
@@ -21,9 +22,14 @@ from gateway.demo.screen import Screen
 from gateway.demo.stack import Stack, StackFailed
 from gateway.demo.stops import STOPS, TRANSFER, Visit
 
+INTERRUPTED = 130
+
 
 def run_demo(tour_only: bool) -> int:
-    """Run the demo. 0: every stop behaved. 1: one did not, or nothing came up. 2: the SDK is not installed."""
+    """Run the demo -> exit code.
+
+    0: every stop behaved. 1: one did not, or nothing came up. 2: the SDK is not installed. 130: stopped on the way.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace", line_buffering=True)
     if importlib.util.find_spec("mcp") is None:
@@ -31,6 +37,7 @@ def run_demo(tour_only: bool) -> int:
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     screen = Screen(sys.stdout)
+    handed_over = False
     try:
         began = time.monotonic()
         with Stack(ports=Ports.usual()) as stack:
@@ -39,14 +46,18 @@ def run_demo(tour_only: bool) -> int:
             behaved = walk(visit)
             if not tour_only and behaved:
                 hand_over(visit)
+                handed_over = True
                 stack.watch()
             return 0 if behaved else 1
     except StackFailed as failed:
         print(f"The demo could not run: {failed}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader has seen enough; nothing more can be said, and flushing must not try
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
     except KeyboardInterrupt:
         screen.say("Everything is stopped and its directory is gone.")
-        return 0 if not screen.failures else 1
+        return 0 if handed_over else INTERRUPTED
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
