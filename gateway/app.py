@@ -33,6 +33,7 @@ from gateway.contract.record import Redactor, approval_record
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import challenge
+from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
 from gateway.delivery import TRANSLATED, Delivery, translate
 from gateway.edge import Edge
@@ -210,7 +211,8 @@ class House:
         opened.push_async_callback(catalog.close)
         telemetry, seals, counted = Telemetry(), Seals(plan.seal_keys), CountedPolicy(policy)
         implications = close_implications(settings.identity.scope_implies)
-        delivery = Delivery(upstream, counted, desk, seals, sink, self._redactor, telemetry)
+        streams = StreamLimits(event_bytes=limits.result_bytes)
+        delivery = Delivery(upstream, counted, desk, seals, sink, self._redactor, telemetry, streams)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,

@@ -26,7 +26,7 @@ from gateway.contract.passage import Admitted, Passage, Reply
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
-from gateway.contract.stream import ResponseStream, encode_event
+from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
 from gateway.seals import STATE_TTL_S, Seals
 from gateway.upstream.port import (
     Answer,
@@ -93,6 +93,7 @@ class Delivery:
     sink: AuditSink
     redactor: Redactor
     observer: Observer
+    stream_limits: StreamLimits = field(default_factory=StreamLimits)
     clock: Callable[[], float] = time.time
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -233,7 +234,7 @@ class Relay:
 
     async def _run(self) -> AsyncGenerator[bytes, None]:
         passage, delivery = self._passage, self._delivery
-        stream = ResponseStream(self._admitted.call)
+        stream = ResponseStream(self._admitted.call, delivery.stream_limits)
         try:
             async for chunk in self._answer.chunks():
                 ready = stream.feed(chunk)
@@ -242,7 +243,9 @@ class Relay:
                 if stream.final is not None or stream.fault:
                     break
             stream.finish()
-            if stream.final is None:
+            if stream.final is not None:
+                self._answer.release()
+            else:
                 raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
             text = await delivery.finish(passage, self._admitted, stream.final)
             await delivery.conclude(passage, stream.final.outcome)
