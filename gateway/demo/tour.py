@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import os
 import signal
 import sys
 import time
@@ -52,9 +51,6 @@ def run_demo(tour_only: bool) -> int:
     except StackFailed as failed:
         print(f"The demo could not run: {failed}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has seen enough; nothing more can be said, and flushing must not try
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
     except KeyboardInterrupt:
         screen.say("Everything is stopped and its directory is gone.")
         return 0 if handed_over else INTERRUPTED
