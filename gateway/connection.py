@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.contract.refusals import Refusal, Refused
@@ -90,6 +90,7 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.headers = []
         self.phase = AWAITING_HEAD
         self.deadline = self.loop.time() + self.limits.head_s
         self.stall_deadline = math.inf
@@ -268,27 +269,45 @@ class Connection(HttpToolsProtocol):
     # What the parser says
 
     def on_message_begin(self) -> None:
-        """Begin the request whose head was judged."""
+        """Only what begins with a head that was judged is a request."""
         if self._head is None:
             raise EarlyBytes
-        super().on_message_begin()
-        self.url = b"/"
-        self.expect_100_continue = self._head.expects_continue
 
     def on_headers_complete(self) -> None:
         """Give the application the head as it was judged, not as the parser or a trailer would have it."""
         head = self._head
         assert head is not None  # noqa: S101 - the parser can't complete what it was not fed
-        super().on_headers_complete()
         self._head = None
-        path = head.path.decode("ascii")
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-        scope["method"] = head.method.decode("ascii")
-        scope["path"] = path
-        scope["raw_path"] = head.path
-        scope["query_string"] = head.query
-        scope["headers"] = head.headers
-        scope["extensions"] = {DOOR: self}
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": head.method.decode("ascii"),
+            "scheme": self.scheme or "http",
+            "path": head.path.decode("ascii"),
+            "raw_path": head.path,
+            "query_string": head.query,
+            "root_path": self.root_path,
+            "headers": head.headers,
+            "client": self.client,
+            "server": self.server,
+            "state": self.app_state.copy(),
+            "extensions": {DOOR: self},  # type: ignore[dict-item]  # ASGI wants JSON here; this never leaves the process
+        }
+        self.cycle = RequestResponseCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=head.expects_continue,
+            keep_alive=self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
 
     def on_message_complete(self) -> None:
         """The request is whole; from here on, every byte is early."""
