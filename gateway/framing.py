@@ -77,7 +77,7 @@ def _grammar(token: bytes) -> re.Pattern[bytes]:
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _HEAD: Final = _grammar(_TOKEN)
 _PLAIN_HEAD: Final = _grammar(rb"[0-9A-Za-z-]++")  # nearly every request: no name that needs a second look
-AUTHORITY: Final = re.compile(rb"(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+_AUTHORITY: Final = re.compile(rb"(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 # A control character in a mirrored header is for the header contract to name (-32020), not a fault of the framing.
@@ -186,7 +186,7 @@ def judge_framing(headers: Headers) -> Framing:
     host = once.get(b"host")
     if host is None:
         raise Refused(Refusal.REQUEST_MALFORMED, "no Host")
-    if not AUTHORITY.fullmatch(host):
+    if not _AUTHORITY.fullmatch(host):
         raise Refused(Refusal.REQUEST_MALFORMED, "Host is not an authority")
     length = once.get(b"content-length")
     coding = once.get(b"transfer-encoding")

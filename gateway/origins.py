@@ -5,11 +5,11 @@ Sans-IO. All spellings that RFC 9110 section 4.2.3 calls equal are laid out once
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from gateway.framing import AUTHORITY
-
+HOST_CHARACTERS = frozenset(string.ascii_lowercase + string.digits + "-._:")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -30,11 +30,13 @@ def accepted_hosts(public_url: str, host: str, port: int, allowed_hosts: Iterabl
 
 
 def _spellings(authority: str, scheme: str) -> set[str]:
-    if not AUTHORITY.fullmatch(authority.encode()):
-        raise ValueError(f"not an authority: {authority!r}")
     parts = urlsplit(f"//{authority}")
     hostname = parts.hostname or ""
     name = f"[{hostname}]" if ":" in hostname else hostname
+    # Spelled again from its parts it must be what it was: no user, no path, no space, nothing that a Host can't be.
+    spelled = name if parts.port is None else f"{name}:{parts.port}"
+    if not hostname or spelled != authority.lower() or not set(hostname) <= HOST_CHARACTERS:
+        raise ValueError(f"not an authority: {authority!r}")
     default = DEFAULT_PORTS.get(scheme)
     port = parts.port or default
     if port != default:
