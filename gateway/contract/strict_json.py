@@ -21,6 +21,8 @@ MAX_VALUES = 100_000
 """Array items and object members in one text: bounds the memory (about 10 MB) and the time that reading can take."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_MAYBE_LONG = re.compile(rb"[0-9]{19}")
+_MAYBE_TINY = re.compile(rb"[eE]-|0{300}")
 _NON_ZERO = re.compile(r"-?[0.]*[1-9]")
 
 
@@ -96,8 +98,11 @@ def _read_again(text: bytes, document: Any) -> None:
             twice = frozenset(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         return members
 
+    # The exact readers of numbers are slow, so they are asked only where a number could need them.
+    integer = _integer if _MAYBE_LONG.search(text) else int
+    number = _float if _MAYBE_TINY.search(text) else float
     try:
-        json.JSONDecoder(object_pairs_hook=count, parse_int=_integer, parse_float=_float).decode(text.decode())
+        json.JSONDecoder(object_pairs_hook=count, parse_int=integer, parse_float=number).decode(text.decode())
     except ValueError as error:
         raise NotStrict(str(error), document) from None
     if ambiguous:
