@@ -240,8 +240,7 @@ class Desk(Counter):
 
         Raises `StoreUnavailable`; the use then stays open until its lease lapses into `unknown`.
         """
-        self._held.pop(use.use_id, None)
-        await self._end(use.use_id, run, owner=self._owner)
+        await self._end(use.use_id, run, owner=self._owner, ticket=self._held.pop(use.use_id, None))
 
     async def restore(self, use: Claimed) -> None:
         """Give a use back, of which provably not one byte left. Once; a use that has ended is not given back.
@@ -299,18 +298,23 @@ class Desk(Counter):
             if not ended:
                 return moved
 
-    async def _end(self, use_id: str, run: Run, *, owner: str | None = None) -> bool:
+    async def _end(
+        self, use_id: str, run: Run, *, owner: str | None = None, ticket: Ticket | None = None
+    ) -> bool:  # fmt: skip
         now = self._clock()
 
-        async def work(ledger: Ledger) -> Filed | None:
+        async def work(ledger: Ledger) -> Ticket | None:
             if not await ledger.run(use_id, run, now, owner=owner):
                 return None
-            return await ledger.holding(use_id)
+            if ticket is not None:
+                return ticket
+            filed = await ledger.holding(use_id)
+            return None if filed is None else filed.ticket
 
-        filed = await self._store.write(work)
-        if filed is not None:
-            await self._record(Transition(filed.ticket, run.value, ITSELF, now, use_id=use_id))
-        return filed is not None
+        ended = await self._store.write(work)
+        if ended is not None:
+            await self._record(Transition(ended, run.value, ITSELF, now, use_id=use_id))
+        return ended is not None
 
     async def _fail(self, use_id: str) -> None:
         self._held.pop(use_id, None)

@@ -12,25 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, and_, case, func, null, or_, select, update
+from sqlalchemy import Select, and_, func, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person, entries_of
 from approvals.schema import decisions, eligible, tickets, uses
+from approvals.statements import CLAIM, DECISIONS, FREED, LEFT_UNKNOWN, OF_EFFECT, RUN, RUN_BY_HOLDER, SUMMARY
 from approvals.ticket import OPEN_RUNS, Asked, Run, State, StoreUnavailable, Ticket, sources
 from approvals.vault import Vault, effect_of
 
-LIVE = (State.PENDING, State.APPROVED)
-MOST_OF_ONE_EFFECT = 20
 MOST_EARLIER = 10
 BATCH = 100
-
-_light = [column for column in tickets.c if column.name != "shown"]
-_SUMMARY = select(
-    *_light, uses.c.state.label("run_state"), uses.c.lease_until.label("run_lease")
-).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))  # fmt: skip
 
 
 def new_id() -> str:
@@ -71,14 +65,8 @@ class Ledger:
 
     async def of_effect(self, asked: Asked, now: float) -> list[Filed]:
         """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
-        weighs = or_(
-            tickets.c.state.in_(LIVE),
-            tickets.c.running.is_not(None),
-            and_(tickets.c.state == State.DENIED, tickets.c.expires_at > now),
-        )
-        query = _SUMMARY.where(tickets.c.lookup.in_(self._vault.lookups(asked)), weighs)
-        query = query.order_by(tickets.c.created_at.desc()).limit(MOST_OF_ONE_EFFECT)
-        rows = (await self.connection.execute(query)).all()
+        given = {"lookups": self._vault.lookups(asked), "now": now}
+        rows = (await self.connection.execute(OF_EFFECT, given)).all()
         said = await self._said([row.id for row in rows if row.state == State.APPROVED])
         effect = effect_of(asked).hex()
         filed = []
@@ -92,14 +80,12 @@ class Ledger:
     async def holding(self, use_id: str) -> Filed | None:
         """The bookkeeping of the ticket that this use belongs to, or None."""
         belongs = select(uses.c.ticket_id).where(uses.c.id == use_id).scalar_subquery()
-        row = (await self.connection.execute(_SUMMARY.where(tickets.c.id == belongs))).one_or_none()
+        row = (await self.connection.execute(SUMMARY.where(tickets.c.id == belongs))).one_or_none()
         return None if row is None else self._filed(row, self._bond(row), None)
 
     async def whole(self, ticket_id: str) -> Filed | None:
         """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""
-        found = await self._whole(
-            _SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id == ticket_id), earlier=True
-        )
+        found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id == ticket_id), earlier=True)
         return found[0] if found else None
 
     async def page(
@@ -132,7 +118,7 @@ class Ledger:
             if budget < 0 and chosen:
                 break
             chosen.append(row.id)
-        found = await self._whole(_SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id.in_(chosen)))
+        found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id.in_(chosen)))
         found.sort(key=lambda filed: chosen.index(filed.ticket.id))
         return found, len(chosen) < len(rows)
 
@@ -151,7 +137,7 @@ class Ledger:
 
     async def overdue(self, now: float) -> list[Filed]:
         """A batch of live tickets whose time is over."""
-        rows = (await self.connection.execute(_SUMMARY.where(_is_overdue(now)).limit(BATCH))).all()
+        rows = (await self.connection.execute(SUMMARY.where(_is_overdue(now)).limit(BATCH))).all()
         return [self._filed(row, self._bond(row), None) for row in rows]
 
     async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
@@ -223,23 +209,15 @@ class Ledger:
 
     async def claim(self, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float) -> bool:
         """Take one use of an approved ticket, if it is still exactly what was read, in time, and nothing runs."""
-        taken = await self.connection.execute(
-            update(tickets)
-            .where(
-                tickets.c.id == filed.ticket.id, tickets.c.version == filed.version,
-                tickets.c.state == State.APPROVED, tickets.c.uses_left > 0, tickets.c.running.is_(None),
-                tickets.c.expires_at > now,
-            )
-            .values(uses_left=tickets.c.uses_left - 1, running=use_id, version=tickets.c.version + 1)
-        )  # fmt: skip
+        given = {"ticket": filed.ticket.id, "read": filed.version, "use": use_id, "now": now}
+        taken = await self.connection.execute(CLAIM, given)
         if taken.rowcount != 1:
             return False
-        await self.connection.execute(
-            uses.insert().values(
-                id=use_id, ticket_id=filed.ticket.id, state=Run.CLAIMED, owner=owner, lease_until=lease_until,
-                claimed_at=now, at=now,
-            )
-        )  # fmt: skip
+        row = {
+            "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "owner": owner,
+            "lease_until": lease_until, "claimed_at": now, "at": now,
+        }  # fmt: skip
+        await self.connection.execute(uses.insert(), row)
         return True
 
     async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None) -> bool:
@@ -247,27 +225,15 @@ class Ledger:
 
         A known end frees the ticket, an unknown one keeps it busy; the end of the last use makes it `used`.
         """
-        query = update(uses).where(
-            uses.c.id == use_id, uses.c.state.in_(sources(target)), uses.c.resolved_at.is_(None)
-        )
-        if owner is not None:
-            query = query.where(uses.c.owner == owner)
-        moved = await self.connection.execute(query.values(state=target, at=now))
+        given = {"use": use_id, "target": target, "now": now, "sources": sources(target)}
+        if owner is None:
+            moved = await self.connection.execute(RUN, given)
+        else:
+            moved = await self.connection.execute(RUN_BY_HOLDER, {**given, "holder": owner})
         if moved.rowcount != 1:
             return False
         if target is not Run.SENT:
-            await self.connection.execute(
-                update(tickets)
-                .where(tickets.c.running == use_id)
-                .values(
-                    running=tickets.c.running if target is Run.UNKNOWN else null(),
-                    state=case(
-                        (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0), State.USED.value),
-                        else_=tickets.c.state,
-                    ),
-                    version=tickets.c.version + 1,
-                )
-            )
+            await self.connection.execute(LEFT_UNKNOWN if target is Run.UNKNOWN else FREED, {"use": use_id})
         return True
 
     async def give_back(self, use_id: str, owner: str, now: float) -> bool:
@@ -314,11 +280,8 @@ class Ledger:
     async def _said(self, ticket_ids: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
         if not ticket_ids:
             return {}
-        query = (
-            select(decisions).where(decisions.c.ticket_id.in_(ticket_ids)).order_by(decisions.c.at, decisions.c.id)
-        )
         said: dict[str, list[Mapping[str, Any]]] = {}
-        for row in (await self.connection.execute(query)).all():
+        for row in (await self.connection.execute(DECISIONS, {"ids": list(ticket_ids)})).all():
             one = orjson.loads(self._vault.open(row.sealed, row.ticket_id, "decision"))
             if one["id"] != row.id:
                 raise StoreUnavailable(f"ticket {row.ticket_id}: a decision was copied in the database")

@@ -18,9 +18,11 @@ from sqlalchemy import Connection, event, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
-from approvals.ledger import LIVE, Ledger
+from approvals.ledger import Ledger
 from approvals.schema import SCHEMA, metadata, schema_version, tickets
+from approvals.statements import LIVE
 from approvals.ticket import StoreUnavailable
 from approvals.vault import Vault
 
@@ -180,7 +182,11 @@ def _engine(path: Path, busy_s: float) -> AsyncEngine:
     # `mode=rw`: a connection never makes a new, empty file where ours is gone.
     url = URL.create("sqlite+aiosqlite", database=path.as_uri(), query={"mode": "rw", "uri": "true"})
     engine = create_async_engine(
-        url, pool_size=READERS + 1, max_overflow=0, connect_args={"isolation_level": None, "timeout": busy_s}
+        url,
+        pool_size=READERS + 1,
+        max_overflow=0,
+        pool_reset_on_return=None,  # every transaction here ends by its own commit or rollback
+        connect_args={"isolation_level": None, "timeout": busy_s},
     )
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -199,6 +205,8 @@ def _engine(path: Path, busy_s: float) -> AsyncEngine:
     def _began(connection: Connection) -> None:
         # A plain BEGIN takes the write lock only at the first write: two that have read could then both decide.
         write = connection.get_execution_options().get("ostiary_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        # Straight to the driver: one hop to its thread instead of three.
+        driver: Any = connection.connection.driver_connection
+        await_only(driver.execute("BEGIN IMMEDIATE" if write else "BEGIN"))
 
     return engine

@@ -297,7 +297,8 @@ async def test_a_cursor_shows_nothing_more(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/docs", 404), ("GET", "/openapi.json", 404), ("GET", "/approvals/", 404), ("DELETE", "/approvals/x", 405),
+    [("GET", "/docs", 404), ("GET", "/openapi.json", 404), ("GET", "/approvals/", 404),
+     ("DELETE", "/approvals/x", 405),
      ("POST", "/approvals/x", 405), ("POST", "/approvals/x/execute", 404), ("POST", "/approvals/x/__class__", 404),
      ("PUT", "/approvals", 405), ("OPTIONS", "/approvals", 405)],
 )  # fmt: skip
