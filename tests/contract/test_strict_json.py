@@ -61,7 +61,7 @@ def test_the_same_names_in_different_objects_are_one_reading(text: bytes) -> Non
     [
         b"", b" ", b"\xef\xbb\xbf{}", b"{} {}", b"{}\x00", b"{}x", b"[1,]", b"{'a':1}", b"[1]//", b"/**/1",
         b'["\xff"]', b'["\xc0\xaf"]', b'["\xed\xa0\x80\xed\xb0\x80"]', b'["\xf4\x90\x80\x80"]',
-        b"NaN", b"[-Infinity]", b"[Infinity]", b"[1e400]", b"[-1e400]", b"[1e-400]", 
+        b"NaN", b"[-Infinity]", b"[Infinity]", b"[1e400]", b"[-1e400]", b"[1e-400]",
         b"[1E-400]", b"[0." + b"0" * 400 + b"1]", b"[0.0000e-1,0.1e-999]",
         b"[01]", b"[+1]", b"[.5]", b"[0x10]", b"[1_0]",
         b"[" + b"9" * 5000 + b"]", b"[18446744073709551616]", b"[-9223372036854775809]",
