@@ -97,7 +97,10 @@ class Judge:
             return frames.FAILED, what.encode()
         if decision == UNDEFINED:
             return frames.FAILED, f"{rule or self._rule} is undefined".encode()
-        return frames.ANSWER, decision.encode()
+        answer = decision.encode()
+        if len(answer) > frames.LONGEST_ANSWER:
+            return frames.FAILED, f"{rule or self._rule} is longer than {frames.LONGEST_ANSWER} bytes".encode()
+        return frames.ANSWER, answer
 
     def _evaluate(self, question: str, rule: str) -> str:
         engine = self._engine
@@ -162,7 +165,7 @@ def _die_with_parent(parent: int) -> None:
 
 def serve(channel: socket.socket) -> None:
     """Answer frames until the gateway hangs up: first one LOAD, then any number of ASK and TEST."""
-    reader = frames.FrameReader()
+    reader = frames.FrameReader(frames.LONGEST_LOAD)
     judge: Judge | None = None
     while data := channel.recv(_READ_BYTES):
         for kind, ident, payload in reader.feed(data):

@@ -19,7 +19,8 @@ UNLOADABLE = 12  # payload: why, UTF-8 text about the bundle
 ANSWER = 13  # payload: the decision, JSON text
 FAILED = 14  # payload: why there is no decision, UTF-8 text that holds nothing of the question
 
-LONGEST = 128 * 1024 * 1024
+LONGEST_LOAD = 128 * 1024 * 1024
+LONGEST_ANSWER = 4 * 1024 * 1024
 
 _HEAD = struct.Struct("<IIB")
 HEAD_BYTES = _HEAD.size
@@ -37,10 +38,12 @@ def pack_frame(kind: int, ident: int, payload: bytes) -> bytes:
 class FrameReader:
     """Cuts a byte stream into frames; holds at most one unfinished frame."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "_longest")
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        """`longest` is the longest payload in bytes that is agreed to."""
         self._held = bytearray()
+        self._longest = longest
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """More bytes of the stream -> the frames that are whole now, as (kind, ident, payload)."""
@@ -55,7 +58,7 @@ class FrameReader:
         at, size = 0, len(data)
         while size - at >= HEAD_BYTES:
             length, ident, kind = _HEAD.unpack_from(data, at)
-            if length > LONGEST:
+            if length > self._longest:
                 raise FrameError("a frame is longer than agreed")
             end = at + HEAD_BYTES + length
             if end > size:
@@ -65,7 +68,6 @@ class FrameReader:
         if at < size:
             held += data[at:]
 
-    @staticmethod
-    def _refuse_length(held: bytearray) -> None:
-        if len(held) >= HEAD_BYTES and _HEAD.unpack_from(held)[0] > LONGEST:
+    def _refuse_length(self, held: bytearray) -> None:
+        if len(held) >= HEAD_BYTES and _HEAD.unpack_from(held)[0] > self._longest:
             raise FrameError("a frame is longer than agreed")

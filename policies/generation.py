@@ -16,8 +16,10 @@ from policies.bundles import DECISION, Bundle
 from policies.process import Evaluator, Question, start_evaluator
 from policies.verdict import PolicyUnavailable, read_verdict
 
-WINDOW = 8  # questions that one evaluator holds: it is never idle between two, and few wait behind a slow one
-WINDOW_BYTES = 1024 * 1024  # likewise in bytes, but for the first one
+# What one evaluator holds: enough that it is never idle between two small questions, and little that would be judged
+# twice when it gets stuck. A big question is not followed by another one until it is answered.
+WINDOW = 4
+WINDOW_BYTES = 16 * 1024
 TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on
 GROWTH = 3  # the pool may become this many times as big while evaluations take long

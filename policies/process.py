@@ -60,7 +60,8 @@ class Evaluator(asyncio.Protocol):
         self.retired = False  # gets no more questions and ends with the one it has
         self.process = process
         self._listener = listener
-        self._reader = frames.FrameReader()
+        self._reader = frames.FrameReader(frames.LONGEST_ANSWER)
+        self._killed = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,6 +72,8 @@ class Evaluator(asyncio.Protocol):
         """asyncio: the child wrote."""
         try:
             for kind, ident, payload in self._reader.feed(data):
+                if self._killed:
+                    return  # what came after the frame that it was killed for is not believed
                 self._listener.heard(self, kind, ident, payload)
         except frames.FrameError:
             self.kill()
@@ -92,7 +95,8 @@ class Evaluator(asyncio.Protocol):
             self._transport.close()
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
+        """End it now, whatever it does, and hear nothing more of it."""
+        self._killed = True
         self._kill_process()
         if self._transport is not None:
             self._transport.abort()

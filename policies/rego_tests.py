@@ -83,7 +83,7 @@ def _run_from(first: int, load: bytes, timeout_s: float) -> tuple[list[str], lis
 
 
 def _frames(channel: socket.socket) -> Iterator[tuple[int, bytes]]:
-    reader = frames.FrameReader()
+    reader = frames.FrameReader(frames.LONGEST_LOAD)
     while data := channel.recv(65536):
         for kind, _, payload in reader.feed(data):
             yield kind, payload

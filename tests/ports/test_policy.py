@@ -89,9 +89,11 @@ answers := {
 
 
 @asynccontextmanager
-async def embedded(tmp_path: Path, rules: str = RULES, **options: Any) -> AsyncIterator[EmbeddedPolicy]:
-    """The embedded engine on a bundle with these rules, started."""
-    policy = EmbeddedPolicy(write_bundle(tmp_path / "bundle", rules), **options)
+async def embedded(
+    tmp_path: Path, rules: str = RULES, deadline_s: float = 5, **options: Any
+) -> AsyncIterator[EmbeddedPolicy]:
+    """The embedded engine on a bundle with these rules, started. The deadline is one that a busy machine meets."""
+    policy = EmbeddedPolicy(write_bundle(tmp_path / "bundle", rules), deadline_s=deadline_s, **options)
     await policy.start()
     try:
         yield policy
@@ -225,24 +227,25 @@ async def test_a_policy_that_does_not_end_is_refused_at_the_deadline(open_policy
             took, failure = await timed(policy.judge(ask("loop")))
             assert isinstance(failure, PolicyUnavailable)
             assert "longer than 0.3 s" in str(failure)
-            assert 0.25 < took < 0.8
+            assert 0.25 < took < 1
             assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
 
 
 async def test_a_loop_holds_up_nobody_else(open_policy: Opener) -> None:
     """AZ-07: while evaluations run to their deadline, the others are answered, and quickly."""
-    async with open_policy(deadline_s=0.6) as policy:
+    async with open_policy(deadline_s=3) as policy:
         loops = [asyncio.ensure_future(timed(policy.judge(ask("loop")))) for _ in range(2)]
         await asyncio.sleep(0.02)
         results = [await timed(policy.judge(ask("echo", {"n": n}))) for n in range(100)]
-        assert all(result.reasons == (f"n{n}",) for n, (_, result) in enumerate(results))
+        assert [getattr(result, "reasons", result) for _, result in results] == [(f"n{n}",) for n in range(100)]
+        assert max(took for took, _ in results) < 2
         assert all(isinstance(result, PolicyUnavailable) for _, result in await asyncio.gather(*loops))
 
 
 @pytest.mark.parametrize("text", ["a" * 40 + "!", "a" * 5000, "ab" * 200_000])
 async def test_no_regular_expression_runs_away(open_policy: Opener, text: str) -> None:
     """AZ-07: the classic catastrophic pattern ends with an answer or at the deadline."""
-    async with open_policy() as policy:
+    async with open_policy(deadline_s=0.5) as policy:
         took, result = await timed(policy.judge(ask("regex", {"text": text})))
         assert took < 1
         assert isinstance(result, PolicyUnavailable) or result.effect is Effect.DENY
@@ -263,7 +266,7 @@ async def test_a_big_argument_is_judged_whole(open_policy: Opener) -> None:
 
 async def test_big_arguments_never_block_the_loop(open_policy: Opener) -> None:
     """40 KB of structure, many times at once: a 5 ms heartbeat never waits for 100 ms."""
-    async with open_policy(deadline_s=10) as policy:
+    async with open_policy(deadline_s=20) as policy:
         big = ask("allow", {f"k{n}": {"list": [1, 2, n], "text": "y" * 30} for n in range(620)} | {"z": "needle"})
         assert len(big) > 40_000
         longest, beating = 0.0, True

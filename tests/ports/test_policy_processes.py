@@ -17,7 +17,7 @@ import uvloop
 from policies import frames
 from policies.bundles import load_bundle
 from policies.embedded import EmbeddedPolicy
-from policies.generation import Bounds, Generation
+from policies.generation import WINDOW, Bounds, Generation
 from policies.verdict import Effect, PolicyUnavailable
 from tests.ports.test_bundle import write_bundle
 from tests.ports.test_policy import RULES, ask, embedded, timed
@@ -94,7 +94,7 @@ async def storm(policy: EmbeddedPolicy, seconds: float, failures: list[str]) -> 
 @LINUX
 async def test_killed_evaluators_lose_no_question(tmp_path: Path) -> None:
     """kill -9 of an evaluator, again and again under load: 0 wrong answers, 0 lost questions, all replaced."""
-    async with embedded(tmp_path, deadline_s=3) as policy:
+    async with embedded(tmp_path, deadline_s=10) as policy:
         failures: list[str] = []
         load = asyncio.ensure_future(storm(policy, 1.5, failures))
         killed: set[int] = set()
@@ -107,8 +107,7 @@ async def test_killed_evaluators_lose_no_question(tmp_path: Path) -> None:
         assert await load > 100
         assert failures == []
         assert len(killed) == 5
-        assert await until(lambda: len(policy.pids) == 2)
-        assert not killed & set(policy.pids)
+        assert await until(lambda: len(policy.pids) == 2 and not killed & set(policy.pids))
         assert await until(lambda: not any(alive(pid) for pid in killed))
 
 
@@ -130,8 +129,7 @@ async def test_a_question_that_kills_is_asked_twice_at_most(tmp_path: Path) -> N
         with pytest.raises(PolicyUnavailable, match="died on this question"):
             await policy.judge(ask("crash"))
         assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
-        assert await until(lambda: len(policy.pids) == 2)
-        assert len(before & set(policy.pids)) == 0
+        assert await until(lambda: len(policy.pids) == 2 and not before & set(policy.pids))
 
 
 @LINUX
@@ -153,13 +151,13 @@ async def test_a_policy_that_explodes_is_bounded(tmp_path: Path) -> None:
 
 async def test_questions_behind_a_loop_are_handed_on(tmp_path: Path) -> None:
     """Head-of-line blocking is bounded: what was sent behind a question that hangs is answered elsewhere, at once."""
-    async with embedded(tmp_path, deadline_s=2) as policy:
+    async with embedded(tmp_path, deadline_s=3) as policy:
         loop = asyncio.ensure_future(timed(policy.judge(ask("loop"))))
         await asyncio.sleep(0)
         # More than one evaluator's window at once: some of them land behind the one that hangs.
         results = await asyncio.gather(*(timed(policy.judge(ask("echo", {"n": n}))) for n in range(14)))
         assert [result.reasons for _, result in results] == [(f"n{n}",) for n in range(14)]
-        assert max(took for took, _ in results) < 0.5
+        assert max(took for took, _ in results) < 1.5
         assert isinstance((await loop)[1], PolicyUnavailable)
 
 
@@ -195,7 +193,7 @@ async def test_the_queue_is_bounded(tmp_path: Path) -> None:
         asked = [asyncio.ensure_future(generation.ask(ask("allow"))) for _ in range(50)]
         results = await asyncio.gather(*asked, return_exceptions=True)
         refused = [result for result in results if isinstance(result, PolicyUnavailable)]
-        assert len(results) - len(refused) == 8 + 10
+        assert len(results) - len(refused) == WINDOW + 10
         assert all("overloaded" in str(failure) for failure in refused)
         with pytest.raises(PolicyUnavailable, match="longer than 10000 bytes"):
             await generation.ask(ask("allow", {"text": "x" * 10_000}))
@@ -293,8 +291,8 @@ async def test_an_answer_out_of_order_ends_the_evaluator(tmp_path: Path) -> None
         evaluator = generation._evaluators[0]
         asked = asyncio.ensure_future(generation.ask(ask("deny")))
         await asyncio.sleep(0)
-        forged = frames.pack_frame(frames.ANSWER, 999, b'{"effect": "allow"}')
-        evaluator.data_received(forged)
+        forged = [frames.pack_frame(frames.ANSWER, ident, b'{"effect": "allow"}') for ident in (999, 1)]
+        evaluator.data_received(b"".join(forged))
         assert b"allow" not in await asked
         assert evaluator not in generation._evaluators
     finally:
@@ -357,11 +355,11 @@ def test_frames_survive_any_cut() -> None:
     sent = [(frames.ANSWER, n, b"x" * (n * 7 % 40)) for n in range(20)]
     stream = b"".join(frames.pack_frame(*frame) for frame in sent)
     for step in (1, 2, 8, 9, 10, 33, len(stream)):
-        reader = frames.FrameReader()
+        reader = frames.FrameReader(100)
         heard = [frame for at in range(0, len(stream), step) for frame in reader.feed(stream[at : at + step])]
         assert heard == sent
     for cut in (4, 9):
-        reader = frames.FrameReader()
+        reader = frames.FrameReader(100)
         assert list(reader.feed(b"\xff" * cut if cut < frames.HEAD_BYTES else b"")) == []
         with pytest.raises(frames.FrameError):
             list(reader.feed(b"\xff" * 12))
