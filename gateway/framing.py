@@ -163,12 +163,13 @@ def trim_line(name: bytes, value: bytes) -> tuple[bytes, bytes]:
 def refuse_aliases(headers: Headers) -> None:
     """Raise `Refused(REQUEST_MALFORMED)` for a name that an underscore makes look like one that decides.
 
-    CGI-like readers take `Mcp_Name` for `Mcp-Name`.
+    CGI-like readers take `Mcp_Name` for `Mcp-Name`. `Mcp-Param-user_id` is a name of its own (the header contract
+    refuses two that such a reader would take for one).
     """
     for name, _ in headers:
         if b"_" in name:
             dashed = name.replace(b"_", b"-")
-            if dashed in _NO_ALIAS or dashed.startswith(b"mcp-"):
+            if dashed in _NO_ALIAS or (dashed.startswith(b"mcp-") and not name.startswith(b"mcp-param-")):
                 raise Refused(Refusal.REQUEST_MALFORMED, "a look-alike of a header that decides")
 
 

@@ -15,7 +15,7 @@ from approvals.desk import Desk, Terms
 from approvals.ticket import Asked, Claimed
 from gateway.audit.port import AuditSink
 from gateway.catalog import Catalog
-from gateway.contract.admission import admit, policy_input
+from gateway.contract.admission import admit, policy_input, trace_context
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
@@ -90,6 +90,7 @@ class Corridor:
         )
         passage.envelope = envelope = parse_envelope(await arrival.body())
         passage.call = call = match_headers(received, envelope)
+        passage.trace = trace_context(received, call)
         passage.tool = await self.catalog.look_up(server, call)
         verdict = await self.judge(passage, server, identity, call)
         if verdict.effect is Effect.APPROVE and call.kind == "tool" and call.name is not None:

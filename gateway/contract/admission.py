@@ -83,7 +83,7 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
         body = call.envelope.raw
     else:
         body = _rewrite(call, passage.opened_state, gated=use is not None, volatile_meta=volatile_meta)
-    return Admitted(passage.decision_id, received.server, identity, call, body, _outgoing(received, call), use)
+    return Admitted(passage.decision_id, received.server, identity, call, body, _outgoing(call) + passage.trace, use)
 
 
 def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]:
@@ -138,14 +138,14 @@ def _canonical(value: Any) -> orjson.Fragment:
     return orjson.Fragment(effect_text(value))
 
 
-def _outgoing(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:
+def _outgoing(call: Call) -> tuple[tuple[bytes, bytes], ...]:
     """The whole header section that goes upstream, but for the server's own credentials and framing.
 
-    Nothing is copied but `Mcp-Param-*` and a valid trace context; the mirrored ones are written anew from the body.
+    Nothing is copied but `Mcp-Param-*` (and, by `admit`, a valid trace); the mirrored ones are anew from the body.
     """
     mirrored = ((b"mcp-method", call.method.encode()),)
     named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
-    return _FIXED + mirrored + named + call.param_headers + trace_context(received, call)
+    return _FIXED + mirrored + named + call.param_headers
 
 
 def trace_context(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:

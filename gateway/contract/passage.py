@@ -177,6 +177,7 @@ class Passage:
     identity: Identity | None = None
     envelope: Envelope | None = None
     call: Call | None = None
+    trace: tuple[tuple[bytes, bytes], ...] = ()
     tool: Tool | None = None
     verdict: Verdict | None = None
     opened_state: OpenedState | None = None
@@ -189,9 +190,13 @@ class Passage:
     outcome: str = ""
     result_digest: bytes = b""
     latency_s: float = 0.0
-    trace_id: str = ""
     committed: bool = False
     sent: bool = False
+
+    @property
+    def trace_id(self) -> str:
+        """The W3C trace id that the caller's valid `traceparent` names, else empty."""
+        return self.trace[0][1][3:35].decode("ascii") if self.trace else ""
 
     def refuse(self, refused: Refused) -> None:
         """The walk ends here, with the row's status and code."""

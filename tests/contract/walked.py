@@ -50,7 +50,7 @@ def walked(
     passage.call = Call(passage.envelope, "tool", "tools/call", name, given, {})
     passage.tool = tool
     passage.verdict = verdict
-    passage.trace_id = "0af7651916cd43dd8448eb211c80319c"
+    passage.trace = ((b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
     return passage
 
 

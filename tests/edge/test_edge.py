@@ -283,6 +283,13 @@ def test_alias_headers_change_nothing(door: OpenDoor, name: bytes) -> None:
         assert door.corridor.served == []
 
 
+def test_a_parameters_own_underscore_is_no_alias(door: OpenDoor) -> None:
+    """HDR-13: a tool may annotate `x-mcp-header: user_id`; only a look-alike of the prefix is refused."""
+    assert ask(door, post(b"Mcp-Param-user_id: 7")).status == 200
+    assert door.corridor.served[0][0].values(b"mcp-param-user_id") == [b"7"]
+    assert ask(door, post(b"Mcp_Param-user_id: 7")).status == 400
+
+
 def test_a_trailer_is_no_header(door: OpenDoor) -> None:
     """G1: fields behind a chunked body are dropped; the snapshot is of the head, immutable, and taken before."""
     chunked = b"\r\n\r\n" + b"%x\r\n%b\r\n" % (len(BODY), BODY)
