@@ -173,7 +173,7 @@ absence("prompts", _) := "prompt_not_listed"
 absence("methods", _) := "method_not_listed"
 
 absence("resources", id) := "resource_uri_not_normal" if {
-	not id in object.keys(object.get(server, "resources", {}))
+	not named("resources", id)
 	not normal(id)
 } else := "resource_not_listed"
 
@@ -234,9 +234,15 @@ find("prompts", id) := server.prompts[id]
 
 find("methods", id) := server.methods[id]
 
+# Whether the data says anything under exactly this name, be it `false`.
+named(place, id) if {
+	value := server[place][id]
+	type_name(value) != ""
+}
+
 # Naming a section opens its lists and the server's description; what they show is judged entry by entry.
 find("methods", id) := {} if {
-	not id in object.keys(object.get(server, "methods", {}))
+	not named("methods", id)
 	opened(id)
 }
 
@@ -248,7 +254,7 @@ opened(id) if listed_by[id] in object.keys(server)
 find("resources", uri) := server.resources[uri]
 
 find("resources", uri) := below(uri) if {
-	not uri in object.keys(server.resources)
+	not named("resources", uri)
 	normal(uri)
 }
 
