@@ -36,8 +36,8 @@ def chain(prev: str, record: Mapping[str, Any]) -> tuple[str, bytes]:
     looking for others on every call. Raises `ValueError` or `TypeError` for what is no JSON.
     """
     body = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
-    if not body.isascii():
-        body = canonical(record)  # beyond ASCII the two can order members differently
+    if not body.isascii() and max(body) >= 0xEE:
+        body = canonical(record)  # with characters from U+E000 on, the two can order members differently
     digest = hashlib.sha256(prev.encode("ascii") + body).hexdigest()
     return digest, b'%b%b%b"}\n' % (body[:-1], _MARK, digest.encode("ascii"))
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.contract.fingerprint import canonical
-
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 """HMAC-SHA256 is cut to 128 bits: enough to compare values, half the space of every record."""
@@ -128,7 +126,7 @@ class Redactor:
         return outer.hexdigest()[: 2 * TAG_BYTES]
 
     def whole(self, arguments: Any) -> str:
-        """The HMAC of a whole value, over its RFC 8785 form (sorted JSON where RFC 8785 has none)."""
+        """The HMAC of a whole value."""
         return self.tag(b"arguments", text_of(arguments))
 
     def result(self, digest: bytes) -> str | None:
@@ -194,13 +192,14 @@ class Redactor:
 
     def _disclose(self, shape: dict[str, Any], arguments: Any, clear: Sequence[str], mask: Sequence[str]) -> None:
         room = MAX_SHAPE_BYTES
+        masks = [_normal(pointer) for pointer in mask]
         for wanted in clear[:MAX_CLEAR]:
             for pointer, value in _scalars(*_resolve(arguments, wanted), MAX_DEPTH):
-                if any(_covers(masked, pointer) for masked in mask):
+                if len(pointer) > 2 * _MAX_KEY or any(_covers(masked, pointer) for masked in masks):
                     continue
                 leaf = {"type": _type_of(value), **_clear_form(value)}
                 room -= len(pointer) * 4 + len(orjson.dumps(leaf))
-                if room < 0 or len(pointer) > 2 * _MAX_KEY:
+                if room < 0:
                     return
                 shape[printable(pointer, 4 * _MAX_KEY)] = leaf
 
@@ -249,14 +248,15 @@ def _declared(schema: Any, depth: int) -> Iterator[str]:
 
 
 def text_of(value: Any) -> bytes:
-    """The bytes that stand for a JSON value: RFC 8785, else sorted JSON, else (only after a defect) its text."""
+    """The bytes that stand for a JSON value: compact JSON with sorted members (else, only after a defect, its text).
+
+    That is RFC 8785 but for numbers with a fraction or an exponent, which keep their own form. RFC 8785 itself takes
+    Python seconds for megabytes of numbers, and a caller chooses those.
+    """
     try:
-        return orjson.dumps(value) if isinstance(value, (str, int)) else canonical(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except (ValueError, TypeError):
-        try:
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        except (ValueError, TypeError):
-            return repr(value).encode("utf-8", "surrogatepass")
+        return repr(value).encode("utf-8", "surrogatepass")
 
 
 _TYPES: Final = {
@@ -290,19 +290,28 @@ def _utf8(text: str) -> bytes:
 
 
 def _covers(masked: str, pointer: str) -> bool:
-    return pointer == masked or pointer.startswith(masked + "/") or masked == ""
+    return not masked or pointer == masked or pointer.startswith(masked + "/")
+
+
+def _normal(pointer: str) -> str:
+    """A pointer in its one spelling; what is none covers everything."""
+    return "".join("/" + _token(_untoken(token)) for token in pointer.split("/")[1:]) if pointer[:1] == "/" else ""
+
+
+def _untoken(token: str) -> str:
+    return token.replace("~1", "/").replace("~0", "~")
 
 
 def _resolve(document: Any, pointer: str) -> tuple[Any, str]:
-    """RFC 6901, read strictly: the value there and the pointer, or `_ABSENT`."""
+    """RFC 6901, read strictly: the value there, or `_ABSENT`, and the pointer in its one spelling."""
     if pointer and not pointer.startswith("/"):
         return _ABSENT, pointer
     value = document
     for token in pointer.split("/")[1:]:
         if isinstance(value, dict):
-            value = value.get(token.replace("~1", "/").replace("~0", "~"), _ABSENT)
+            value = value.get(_untoken(token), _ABSENT)
         elif isinstance(value, list) and re.fullmatch(r"0|[1-9][0-9]{0,8}", token) and int(token) < len(value):
             value = value[int(token)]
         else:
             return _ABSENT, pointer
-    return value, pointer
+    return value, _normal(pointer)

@@ -51,6 +51,8 @@ def file(tmp_path: Path) -> Path:
 
 
 async def opened(file: Path, **changed: Any) -> JsonlSink:
+    """A started sink, patient with the disk unless the deadline is what the test is about."""
+    changed.setdefault("deadline_s", 20.0)
     disk = {name: changed.pop(name) for name in ("sync", "write") if name in changed}
     sink = JsonlSink(JsonlSettings(file, **changed), **disk)
     await sink.start()

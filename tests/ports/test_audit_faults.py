@@ -22,6 +22,7 @@ from gateway.audit.port import AuditUnavailable
 from tests.ports.test_audit import decision, opened, outcome, records_of, refusal, settled, until_healthy, whole
 
 REFUSED_WITHIN_S = 2.0
+DEADLINE_S = JsonlSettings(Path()).deadline_s
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ async def test_the_outage_is_noticed_and_ends_without_callers(file: Path, disk: 
 
 async def test_a_disk_that_hangs_refuses_within_two_seconds_and_comes_back(file: Path, disk: Disk) -> None:
     """AUD-07: a sync that does not end refuses who waits in time and who follows at once."""
-    sink = await opened(file, sync=disk.sync)
+    sink = await opened(file, sync=disk.sync, deadline_s=DEADLINE_S)
     await sink.append(decision(1))
     disk.running.clear()
     times = await asyncio.gather(*(refused(sink, n) for n in range(10, 60)))
@@ -132,7 +133,7 @@ async def test_a_disk_that_hangs_refuses_within_two_seconds_and_comes_back(file:
 
 async def test_who_comes_during_a_hang_is_refused_in_time_too(file: Path, disk: Disk) -> None:
     """Callers that arrive one after another while the disk hangs each wait less than two seconds."""
-    sink = await opened(file, sync=disk.sync)
+    sink = await opened(file, sync=disk.sync, deadline_s=DEADLINE_S)
     disk.running.clear()
     waiting = []
     for n in range(20):
@@ -301,8 +302,7 @@ async def _come_back(sink: JsonlSink, file: Path) -> None:
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from gateway.audit.jsonl import JsonlSettings, JsonlSink
-from tests.ports.test_audit import decision, outcome
+from tests.ports.test_audit import decision, opened, outcome
 
 async def caller(sink, lane):
     n = 0
@@ -316,8 +316,7 @@ async def caller(sink, lane):
         n += 1
 
 async def main():
-    sink = JsonlSink(JsonlSettings(Path(sys.argv[1])))
-    await sink.start()
+    sink = await opened(Path(sys.argv[1]))
     await asyncio.gather(*(caller(sink, lane) for lane in range(16)))
 
 asyncio.run(main())
@@ -395,7 +394,7 @@ async def test_a_read_only_folder_stops_the_start(file: Path) -> None:
     """A place that can't be written is named at the start."""
     missing = Path("/proc/1/audit.jsonl")
     with pytest.raises(AuditUnavailable, match="/proc/1"):
-        await JsonlSink(JsonlSettings(missing)).start()
+        await opened(missing)
     await (await opened(file)).close()
 
 
