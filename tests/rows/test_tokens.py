@@ -1,0 +1,313 @@
+"""Tokens over HTTP: challenges, metadata, audiences, scopes, changing keys (JWT-01, 04, 05, 09, 12; must-show 4)."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from gateway.contract.refusals import Refusal
+from tests.rows.asking import Ask, tool
+from tests.rows.proof import NO_ID, passes, refused
+from tests.rows.stage import SECOND, House
+from tests.support.http_raw import Answer
+from tests.support.issuer import signing_key
+
+PARAMETER = re.compile(r'([a-z_]+)="([^"]*)"')
+GRANTED = "mcp:use files:read"
+
+
+def challenge(answer: Answer) -> dict[str, str]:
+    """The one challenge of an answer, read."""
+    (line,) = answer.values("www-authenticate")
+    scheme, _, rest = line.partition(" ")
+    assert scheme == "Bearer"
+    found = PARAMETER.findall(rest)
+    assert ", ".join(f'{name}="{value}"' for name, value in found) == rest
+    return dict(found)
+
+
+def minted(house: House, audience: Any, **claims: Any) -> str:
+    """A token that is good but for what is said here."""
+    return house.plant(house.stack.issuer.mint(audience, **{"sub": "alice", "scope": GRANTED, **claims}))
+
+
+def bearing(house: House, token: str) -> Ask:
+    """The good call with another token."""
+    return house.good(token=token)
+
+
+def test_without_a_token_the_challenge_says_where_to_get_one(house: House) -> None:
+    """JWT-01: resource_metadata and scope, and no error because none was made."""
+    answer = refused(house, house.good().line(b"Authorization"), Refusal.TOKEN_MISSING, request_id=NO_ID)
+    assert challenge(answer) == {
+        "resource_metadata": f"{house.stack.url}/.well-known/oauth-protected-resource/plain/mcp",
+        "scope": "mcp:use",
+    }
+
+
+def test_a_token_that_is_not_accepted_is_called_invalid(house: House) -> None:
+    """JWT-01: an expired one; `error="invalid_token"` beside the metadata and the scope."""
+    now = int(time.time())
+    expired = minted(house, house.stack.endpoint("plain"), iat=now - 900, exp=now - 300)
+    answer = refused(house, bearing(house, expired), Refusal.TOKEN_INVALID, request_id=NO_ID)
+    assert challenge(answer) == {
+        "error": "invalid_token",
+        "resource_metadata": f"{house.stack.url}/.well-known/oauth-protected-resource/plain/mcp",
+        "scope": "mcp:use",
+    }
+
+
+def test_a_token_in_the_query_is_none_and_is_never_written_down(house: House) -> None:
+    """JWT-01: only the Authorization header carries a token; every house check looks for the value afterwards."""
+    token = house.token()
+    ask = house.good().line(b"Authorization")
+    asked = Ask(b"/plain/mcp?access_token=" + token.encode(), ask.lines, ask.body)
+    assert {part.encode() for part in token.split(".")[1:]} <= house.secrets
+    refused(house, asked, Refusal.TOKEN_MISSING, request_id=NO_ID)
+
+
+@pytest.mark.parametrize("server", ["plain", "other", "ghost"])
+def test_metadata_comes_from_configuration_alone(house: House, server: str) -> None:
+    """RFC 9728 at the path of the server, without a token, without anything of the request or of what is inside."""
+    path = f"/.well-known/oauth-protected-resource/{server}/mcp"
+    answer = house.http.get(house.stack.url + path, headers={"X-Forwarded-Host": "evil.example.com"})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    document = answer.json()
+    assert document["resource"] == house.stack.endpoint(server)
+    known = [house.stack.issuer.name] if server == "plain" else [house.stack.issuer.name, SECOND]
+    assert document["authorization_servers"] == known
+    assert document["scopes_supported"] == ["mcp:use"]
+    assert document["bearer_methods_supported"] == ["header"]
+    assert "offline_access" not in answer.text
+    for replica in (one for replicas in house.behind.values() for one in replicas):
+        assert str(replica.wire.port) not in answer.text
+
+
+def test_metadata_of_the_approvals_is_there_too(house: House) -> None:
+    """The approvals API is a protected resource of its own."""
+    document = house.http.get(f"{house.stack.url}/.well-known/oauth-protected-resource/approvals").json()
+    assert document["resource"] == f"{house.stack.url}/approvals"
+    assert document["scopes_supported"] == ["approvals:read", "approvals:request", "approvals:decide"]
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/plain", "/plain/mcp/", "/nowhere/mcp", "/../approvals", "/plain/mcp/.well-known", "x"]
+)
+def test_metadata_of_nothing_is_nothing(house: House, path: str) -> None:
+    """G4: exact paths only; no answer tells which servers there are."""
+    answer = house.http.get(f"{house.stack.url}/.well-known/oauth-protected-resource{path}")
+    assert answer.status_code == 404
+    assert "plain" not in answer.text
+
+
+def test_metadata_checks_the_host(house: House) -> None:
+    """ORG-03 holds on the control plane as well, and its refusal is a record."""
+    ask = Ask(b"/.well-known/oauth-protected-resource/plain/mcp", ((b"Host", house.host.encode()),), verb=b"GET")
+    assert house.ask(ask).status == 200
+    answer = house.ask(ask.line(b"Host", b"evil.example.com"))
+    assert answer.status == 403
+    passes(house)
+    (record,) = house.records_of(answer.values("ostiary-decision")[0])
+    assert record["reasons"] == ["host_forbidden"]
+
+
+def test_a_token_for_one_server_is_nothing_at_another(house: House) -> None:
+    """Must-show 4: 401, and the other server untouched."""
+    for_other = house.token("other")
+    passes(house, house.good(server="other", token=for_other))
+    answer = refused(house, bearing(house, for_other), Refusal.TOKEN_INVALID, request_id=NO_ID)
+    assert challenge(answer)["error"] == "invalid_token"
+    assert house.records_of(answer.values("ostiary-decision")[0])[0]["actor"] is None
+
+
+def test_a_servers_token_is_nothing_at_the_approvals_and_the_reverse(house: House) -> None:
+    """Each resource has its own audience."""
+    scopes = "mcp:use files:read approvals:read approvals:request approvals:decide"
+    assert house.api("GET").status_code == 200
+    answer = house.api("GET", token=house.token("plain", "bob", scopes))
+    assert answer.status_code == 401
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    assert f'{house.stack.url}/.well-known/oauth-protected-resource/approvals"' in answer.headers["www-authenticate"]
+    person = house.person("bob", scopes)
+    refused(house, bearing(house, person), Refusal.TOKEN_INVALID, request_id=NO_ID)
+
+
+def test_the_approvals_answer_nobody_without_a_token(house: House) -> None:
+    """G4: every route under /approvals, that exist or not, and each refusal is a record."""
+    for verb, path in (("GET", ""), ("GET", "/" + "a" * 24), ("POST", ""), ("POST", "/" + "a" * 24 + "/approve")):
+        answer = house.api(verb, path, token="")
+        assert answer.status_code == 401, (verb, path)
+        assert 'scope="approvals:read approvals:request approvals:decide"' in answer.headers["www-authenticate"]
+        passes(house)
+        (record,) = house.records_of(answer.headers["ostiary-decision"])
+        assert (record["kind"], record["reasons"], record["resource"]) == (
+            "refusal", ["token_missing"], f"{house.stack.url}/approvals",
+        )  # fmt: skip
+
+
+AUDIENCES: dict[str, Any] = {
+    "missing": None,
+    "another": "https://other.example.com/mcp",
+    "one that contains it": "{url}/more",
+    "the gateway": "{gateway}",
+    "the server without its last part": "{gateway}/plain",
+    "a trailing slash": "{url}/",
+    "the scheme in another case": "HTTP{rest}",
+    "an empty list": [],
+    "a list of others": ["{url}x", "y"],
+    "a list that is not all text": ["{url}", 1],
+    "a text with several": "{url} {url}",
+}
+
+
+def filled(template: Any, house: House) -> Any:
+    """An audience with this house's addresses in it."""
+    if isinstance(template, list):
+        return [filled(one, house) for one in template]
+    url = house.stack.endpoint("plain")
+    if not isinstance(template, str):
+        return template
+    return template.format(url=url, gateway=house.stack.url, rest=url.removeprefix("http"))
+
+
+@pytest.mark.parametrize("name", AUDIENCES)
+def test_the_audience_is_the_server_exactly(house: House, name: str) -> None:
+    """JWT-05: 401 for all but exactly ours, alone or in a list."""
+    url = house.stack.endpoint("plain")
+    for good in (url, [url], ["https://x.example.com", url]):
+        passes(house, bearing(house, minted(house, good)))
+    bad = minted(house, filled(AUDIENCES[name], house))
+    refused(house, bearing(house, bad), Refusal.TOKEN_INVALID, request_id=NO_ID)
+
+
+@pytest.mark.parametrize(
+    "issuer", [None, "https://idp.example.com/", "https://idp.example.com.evil.com", ["https://idp.example.com"], ""]
+)
+def test_the_issuer_is_one_of_the_list_exactly(house: House, issuer: Any) -> None:
+    """JWT-05: trailing slash, substring, list."""
+    bad = minted(house, house.stack.endpoint("plain"), iss=issuer)
+    refused(house, bearing(house, bad), Refusal.TOKEN_INVALID, request_id=NO_ID)
+
+
+def test_a_good_issuer_is_good_only_where_it_is_listed(house: House) -> None:
+    """A server that lists its issuers accepts no other of the house's."""
+    claims = {"sub": "alice", "scope": GRANTED}
+    there = house.plant(house.second.mint(house.stack.endpoint("second"), **claims))
+    passes(house, house.good(server="second", token=there))
+    here = house.plant(house.second.mint(house.stack.endpoint("plain"), **claims))
+    refused(house, bearing(house, here), Refusal.TOKEN_INVALID, request_id=NO_ID)
+    known = house.token("second")
+    answer = house.ask(house.good(server="second", token=known))
+    assert answer.status == 401
+
+
+SCOPES: dict[str, dict[str, Any]] = {
+    "missing": {"scope": None},
+    "empty": {"scope": ""},
+    "a longer one": {"scope": "mcp:use files:readx"},
+    "one that ends alike": {"scope": "mcp:use xfiles:read"},
+    "another case": {"scope": "mcp:use FILES:READ"},
+    "a list of others": {"scope": ["mcp:use", "files"]},
+    "a tab between": {"scope": "mcp:use\tfiles:read"},
+    "joined": {"scope": "mcp:use,files:read"},
+}
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_scope_is_one_exact_token(house: House, name: str) -> None:
+    """JWT-09: 403 that names all scopes that the operation needs, held ones included."""
+    url = house.stack.endpoint("plain")
+    for good in ("files:read mcp:use", ["mcp:use", "files:read"], "mcp:use files:admin"):
+        passes(house, bearing(house, minted(house, url, scope=good)))
+        passes(house, bearing(house, minted(house, url, scope=None, scp=good)))
+    answer = refused(house, bearing(house, minted(house, url, **SCOPES[name])), Refusal.SCOPE_INSUFFICIENT)
+    needed = ["files:read"]
+    told = challenge(answer)
+    assert told["error"] == "insufficient_scope"
+    assert told["scope"].split() == needed
+    assert told["resource_metadata"].endswith("/.well-known/oauth-protected-resource/plain/mcp")
+    assert answer.json()["error"]["data"]["requiredScopes"] == needed
+
+
+def test_all_scopes_that_a_call_needs_are_named_at_once(house: House) -> None:
+    """contract.md section 6: one step up, not one for each scope."""
+    answer = house.ask(house.good(tool("narrow")))
+    assert (answer.status, answer.json()["error"]["code"]) == (403, 40301)
+    assert challenge(answer)["scope"] == "files:read files:rare"
+
+
+@pytest.mark.parametrize("scope", ["", "approvals:request approvals:decide", "approvals:readx"])
+def test_the_approvals_api_asks_for_its_scopes(house: House, scope: str) -> None:
+    """403 with the scope that this needs, and no ticket is shown."""
+    assert house.api("GET", token=house.person("bob", "approvals:read")).status_code == 200
+    answer = house.api("GET", token=house.person("bob", scope))
+    assert (answer.status_code, answer.json()["error"]) == (403, "insufficient_scope")
+    assert 'scope="approvals:read"' in answer.headers["www-authenticate"]
+    assert "tickets" not in answer.text
+
+
+def test_unknown_keys_do_no_harm(house: House) -> None:
+    """JWT-04, small: 40 tokens with made-up key ids are 401 each, and good traffic goes on between them."""
+    url = house.stack.endpoint("plain")
+    for number in range(40):
+        stranger = house.plant(house.stack.issuer.mint(url, key=signing_key(number=20, kid=f"made-up-{number}")))
+        assert house.ask(bearing(house, stranger)).status == 401
+        if number % 10 == 0:
+            passes(house)
+    assert "made-up-" not in house.stack.log()
+    assert not [record for record in house.records() if "made-up-" in str(record)]
+
+
+def test_keys_change_with_the_file(house: House) -> None:
+    """JWT-12 and rotation: a new key in the file is found at once; a key that left it verifies nothing more."""
+    issuer, folder, url = house.second, house.stack.folder, house.stack.endpoint("second")
+    old, new = issuer.keys[0], signing_key(number=10)
+
+    def bears(key: Any) -> int:
+        token = house.plant(issuer.mint(url, key=key, sub="alice", scope=GRANTED))
+        return house.ask(house.good(server="second", token=token)).status
+
+    def becomes(key: Any, status: int) -> None:
+        end = time.monotonic() + 60
+        while bears(key) != status:
+            assert time.monotonic() < end, "a changed jwks_file takes effect within 60 s"
+            time.sleep(0.1)
+
+    def restore() -> None:
+        issuer.keys = [old]
+        issuer.write(folder / "second.json")
+        bears(signing_key(number=22))  # an unknown key id has the file read at once
+        becomes(old, 200)
+
+    assert (bears(old), bears(new)) == (200, 401)
+    issuer.keys = [old, new]
+    issuer.write(folder / "second.json")
+    becomes(new, 200)
+    assert bears(old) == 200
+    remembered = house.plant(issuer.mint(url, key=old, sub="alice", scope=GRANTED))
+    assert house.ask(house.good(server="second", token=remembered)).status == 200
+    issuer.keys = [new]
+    issuer.write(folder / "second.json")
+    becomes(old, 401)
+    assert house.ask(house.good(server="second", token=remembered)).status == 401, (
+        "remembered tokens die with their key"
+    )
+    assert bears(new) == 200
+    restore()
+
+
+def test_rubbish_in_the_key_file_keeps_the_last_good_keys(house: House) -> None:
+    """JWT-12: a file that can't be read, or holds nothing usable, takes no key away at once, and admits nobody."""
+    folder, url = house.stack.folder, house.stack.endpoint("plain")
+    try:
+        for rubbish in (b"", b"{", b'{"keys":[{"kty":"oct","k":"AAAA","alg":"HS256"}]}'):
+            (folder / "jwks.json").write_bytes(rubbish)
+            stranger = house.stack.issuer.mint(url, key=signing_key(number=21), sub="alice", scope=GRANTED)
+            # Its key id is unknown, so the file is read now.
+            assert house.ask(bearing(house, house.plant(stranger))).status in (401, 503)
+            passes(house)
+    finally:
+        house.stack.issuer.write(folder / "jwks.json")
