@@ -41,7 +41,7 @@ BODY = json.dumps(
                 "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
             },
             "name": "read_file",
-            "arguments": {"path": "reports/2026/q3.txt", "limit": 20},
+            "arguments": {"path": "reports/2026/NUMBER.txt", "limit": 20},
         },
     },
     separators=(",", ":"),
@@ -141,10 +141,18 @@ def start(command: list[str], core: int, **env: str) -> subprocess.Popen[bytes]:
 
 
 def write_script(folder: Path, name: str, token: str) -> Path:
-    """The request as a wrk script."""
+    """The request as a wrk script. Every call has arguments of its own: no answer is remembered."""
     headers = {**HEADERS, "Authorization": f"Bearer {token}"} if token else HEADERS
-    lines = ['wrk.method = "POST"', f"wrk.body = [==[{BODY}]==]"]
+    before, after = BODY.split("NUMBER")
+    lines = ['wrk.method = "POST"']
     lines += [f'wrk.headers["{key}"] = "{value}"' for key, value in headers.items()]
+    lines += [
+        "local number = 100000",
+        "request = function()",
+        "  number = number + 1",
+        f"  return wrk.format(nil, nil, nil, [==[{before}]==] .. number .. [==[{after}]==])",
+        "end",
+    ]
     script = folder / f"{name}.lua"
     script.write_text("\n".join(lines))
     return script
