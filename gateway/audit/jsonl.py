@@ -107,7 +107,7 @@ class JsonlSink:
         self._markable = True
         self._stamped: tuple[int, str] = (0, "")
         self._told_lost = self._told_failures = 0
-        self._running = False
+        self._started = self._running = False
         self.fault = "the audit is not started"
         self.writer = self.seq = self.commits = self.failures = self.lost = 0
         self.head = ""
@@ -129,7 +129,13 @@ class JsonlSink:
         return self._flood.folded
 
     async def start(self) -> None:
-        """Claim a slot, mend its tail, close what an earlier life left open; all durable when it returns."""
+        """Claim a slot, mend its tail, close what an earlier life left open; all durable when it returns.
+
+        Once per sink: an answer of the disk to a start that failed could come during the next one.
+        """
+        if self._started:
+            raise AuditUnavailable("this sink was started before")
+        self._started = True
         self._loop = asyncio.get_running_loop()
         self._scribe = Scribe(*self._disk)
         try:

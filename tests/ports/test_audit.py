@@ -328,6 +328,8 @@ async def test_after_close_and_before_start_nothing_is_accepted(file: Path) -> N
     await sink.close()
     with pytest.raises(AuditUnavailable, match="closed"):
         await sink.append(decision())
+    with pytest.raises(AuditUnavailable, match="started before"):
+        await sink.start()
     assert not sink.healthy
     whole(file)
 
