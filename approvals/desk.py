@@ -7,6 +7,7 @@ What grants is recorded before it counts (request, approve, restore), what takes
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from approvals.approvers import Person, parties_to, read_terms
 from approvals.counter import JOURNAL_S, MOST_CHARACTERS, REQUEST, Counter, Journal, require
 from approvals.ledger import Filed, Ledger, new_id
+from approvals.looks import Looks
 from approvals.store import Store
 from approvals.ticket import (
     MOVES,
@@ -35,7 +37,7 @@ from approvals.ticket import (
     Transition,
     Unapprovable,
 )
-from approvals.weighing import Claim, Hold, Lapse, Replace, Step, Today, weigh
+from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh
 
 __all__ = ["Desk", "StoreUnavailable", "Terms", "TooManyTickets"]
 
@@ -78,6 +80,8 @@ class Desk(Counter):
         self._lease_s = lease_s
         self._tickets_per_hour = tickets_per_hour
         self._held: dict[str, Ticket] = {}
+        self._looks = Looks(store, clock)
+        self._claiming: dict[str, asyncio.Task[bool]] = {}
 
     async def settle(
         self,
@@ -147,25 +151,27 @@ class Desk(Counter):
             now=self._clock(),
         )
 
-    async def _weigh(self, ledger: Ledger, today: Today) -> Step:
-        return weigh(await ledger.of_effect(today.asked, today.now), today)
-
     async def _settle(self, today: Today, reasons: Sequence[str], justification: str, *, claim: bool) -> _Settled:
         for _ in range(ATTEMPTS):  # each further round means that another worker moved the same effect meanwhile
+            found, mine = await self._looks.of_effect(today.asked)
             today = replace(today, now=self._clock())
-            match await self._store.read(partial(self._weigh, today=today)):
+            match weigh(found, today):
                 case Hold(why, filed):
                     return _Settled(filed.ticket, why)
                 case Claim(filed):
                     if not claim:
                         return _Settled(filed.ticket)
+                    if not mine:
+                        if await self._is_claimed_by_another(filed):
+                            return _Settled(filed.ticket, "in_flight")
+                        continue
                     if (use := await self._claim(filed)) is not None:
                         return _Settled(filed.ticket, use=use)
-                case Lapse(filed, use_id):
+                case Lapse(_, use_id):
                     await self._end(use_id, Run.UNKNOWN)
                 case Replace():
-                    if (ticket := await self._replace(today, reasons, justification)) is not None:
-                        return _Settled(ticket, "pending", opened=True)
+                    if (settled := await self._replace(today, reasons, justification)) is not None:
+                        return settled
         raise StoreUnavailable("the ticket moves too fast")
 
     async def _claim(self, filed: Filed) -> Claimed | None:
@@ -173,15 +179,20 @@ class Desk(Counter):
         ticket = replace(filed.ticket, uses_left=filed.ticket.uses_left - 1)
         now = self._clock()
         self._held[use_id] = ticket
-        claimed = False
-        try:
-            claimed = await self._store.write(
+        claiming = self._claiming[filed.ticket.id] = asyncio.create_task(
+            self._store.write(
                 lambda ledger: ledger.claim(
                     filed, use_id, self._owner, now=now, lease_until=now + self._lease_s
                 )
-            )  # fmt: skip
+            )
+        )  # fmt: skip
+        claiming.add_done_callback(lambda done: done.cancelled() or done.exception())  # others may ask for it too
+        claimed = False
+        try:
+            claimed = await claiming
         finally:
             # A claim whose commit is unknown counts as consumed; nobody holds it, so its lease is not extended.
+            del self._claiming[filed.ticket.id]
             if not claimed:
                 del self._held[use_id]
         if not claimed:
@@ -194,10 +205,20 @@ class Desk(Counter):
             raise
         return Claimed(ticket.id, use_id)
 
-    async def _replace(self, today: Today, reasons: Sequence[str], justification: str) -> Ticket | None:
-        async def work(ledger: Ledger) -> Ticket | None:
+    async def _is_claimed_by_another(self, filed: Filed) -> bool:
+        # Whoever shares our look went first: theirs is the claim of this moment, and its failure is ours.
+        claiming = self._claiming.get(filed.ticket.id)
+        if claiming is None:
+            return False
+        await asyncio.wait({claiming})
+        return not claiming.cancelled() and claiming.result()
+
+    async def _replace(self, today: Today, reasons: Sequence[str], justification: str) -> _Settled | None:
+        async def work(ledger: Ledger) -> _Settled | None:
             asked, now = today.asked, self._clock()
-            step = await self._weigh(ledger, replace(today, now=now))
+            step = weigh(await ledger.of_effect(asked, now), replace(today, now=now))
+            if isinstance(step, Hold):
+                return _Settled(step.filed.ticket, step.why)
             if not isinstance(step, Replace):
                 return None
             if await ledger.opened_since(asked, now - HOUR_S) >= self._tickets_per_hour:
@@ -211,7 +232,7 @@ class Desk(Counter):
             if not await ledger.file(ticket, today.approvers, today.parties):
                 return None
             await self._record(Transition(ticket, "request", f"{asked.issuer}|{asked.subject}", now))
-            return ticket
+            return _Settled(ticket, "pending", opened=True)
 
         return await self._store.write(work, patience_s=JOURNAL_S)
 

@@ -185,7 +185,6 @@ def _engine(path: Path, busy_s: float) -> AsyncEngine:
         url,
         pool_size=READERS + 1,
         max_overflow=0,
-        pool_reset_on_return=None,  # every transaction here ends by its own commit or rollback
         connect_args={"isolation_level": None, "timeout": busy_s},
     )
 

@@ -443,6 +443,24 @@ async def test_parallel_calls_open_one_ticket_and_use_one_approval(it: Bench) ->
     assert {one.why for one in settled if isinstance(one, Held)} == {"in_flight"}
 
 
+async def test_calls_that_share_a_look_are_answered_from_after_they_asked(it: Bench) -> None:
+    """A look that began before somebody asked does not answer them: an approval is seen by the very next call."""
+    held = await it.held()
+    for _ in range(10):
+        asking = [asyncio.create_task(it.settle()) for _ in range(5)]
+        await asyncio.sleep(0)
+        await it.desk.act("approve", BOB, held.ticket.id)
+        settled = [await it.settle(), *await asyncio.gather(*asking)]
+        uses = [one for one in settled if isinstance(one, Claimed)]
+        assert len(uses) == 1
+        await it.desk.sent(uses[0])
+        await it.desk.finish(uses[0], Run.EXECUTED)
+        held = await it.held()
+    assert not it.desk._claiming
+    assert not it.desk._looks._running
+    assert not it.desk._looks._waiting
+
+
 async def test_tickets_per_hour_are_limited_per_requester(tmp_path: Path) -> None:
     """The limit counts one requester's new tickets over any client, and lets others, repeats and later ones pass."""
     async with bench(tmp_path / "a.db", tickets_per_hour=3) as it:

@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def it(file: Path) -> AsyncIterator[Bench]:
     """A desk with little patience."""
-    async with bench(file, limit_s=0.6) as made:
+    async with bench(file, limit_s=0.8) as made:
         yield made
 
 
@@ -329,9 +329,26 @@ async def test_waiting_behind_a_stuck_disk_is_bounded(it: Bench) -> None:
         assert {type(one) for one in settled} == {StoreUnavailable}
         assert len(it.store._tasks) <= 5  # four that look and one that writes
         release.set()
-        await asyncio.sleep(0.2)
-    settled = await asyncio.gather(*(it.settle(effect({"amount": amount})) for amount in range(5)))
+        while it.store._tasks:  # noqa: ASYNC110 - as a test waits
+            await asyncio.sleep(0.05)
+    settled = [await it.settle(effect({"amount": amount})) for amount in range(5)]
     assert sum(isinstance(one, Claimed) for one in settled) >= 4
+
+
+async def test_a_commit_that_fails_leaves_no_transaction_open(it: Bench) -> None:
+    """Nothing is consumed, the lock is free for everybody, and the same connection serves the next call."""
+    await it.approved()
+    faults = [sqlite3.OperationalError("disk I/O error"), OSError("gone")]
+
+    def fail(connection: Any) -> None:
+        if connection.get_execution_options().get("ostiary_write") and faults:
+            raise faults.pop()
+
+    event.listen(it.store._engine.sync_engine, "commit", fail)
+    for _ in range(2):
+        await nothing_runs(it)
+    assert not faults
+    await it.claimed()
 
 
 async def test_a_use_whose_end_could_not_be_written_is_unknown_later(it: Bench, file: Path) -> None:
