@@ -16,12 +16,14 @@ import resource
 import signal
 import socket
 import sys
+import time
 from typing import Any, Protocol, cast
 
 from policies import frames, vetting
 
 UNDEFINED = '"<undefined>"'  # how the engine writes that a rule has no value
 _READ_BYTES = 256 * 1024
+_TOGETHER_S = 0.001  # answers that are this close to each other leave in one write
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 _PLACE = re.compile(r"--> (.+:\d+):\d+")
@@ -167,7 +169,9 @@ def serve(channel: socket.socket) -> None:
     """Answer frames until the gateway hangs up: first one LOAD, then any number of ASK and TEST."""
     reader = frames.FrameReader(frames.LONGEST_LOAD)
     judge: Judge | None = None
+    answers: list[bytes] = []
     while data := channel.recv(_READ_BYTES):
+        since = time.monotonic()
         for kind, ident, payload in reader.feed(data):
             if judge is None:
                 load, engine = json.loads(payload), make_engine()
@@ -184,7 +188,14 @@ def serve(channel: socket.socket) -> None:
                 outcome, text = judge.answer(b"{}", payload.decode())
             else:
                 outcome, text = judge.answer(payload)
-            channel.sendall(frames.pack_frame(outcome, ident, text))
+            answers.append(frames.pack_frame(outcome, ident, text))
+            if time.monotonic() - since > _TOGETHER_S:
+                channel.sendall(b"".join(answers))
+                answers.clear()
+                since = time.monotonic()
+        if answers:
+            channel.sendall(b"".join(answers))
+            answers.clear()
 
 
 def main(parent: int) -> None:

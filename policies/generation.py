@@ -18,7 +18,7 @@ from policies.verdict import PolicyUnavailable, read_verdict
 
 # What one evaluator holds: enough that it is never idle between two small questions, and little that would be judged
 # twice when it gets stuck. A big question is not followed by another one until it is answered.
-WINDOW = 4
+WINDOW = 12
 WINDOW_BYTES = 16 * 1024
 TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on

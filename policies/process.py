@@ -63,6 +63,8 @@ class Evaluator(asyncio.Protocol):
         self._reader = frames.FrameReader(frames.LONGEST_ANSWER)
         self._killed = False
         self._transport: asyncio.Transport | None = None
+        self._outgoing: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the socket is ours."""
@@ -85,12 +87,24 @@ class Evaluator(asyncio.Protocol):
         self._listener.lost(self)
 
     def send(self, kind: int, ident: int, payload: bytes) -> None:
-        """Write one frame without waiting. To a process that is gone: nothing; `lost` is on its way."""
+        """Write one frame without waiting. To a process that is gone: nothing; `lost` is on its way.
+
+        What is sent in one turn of the loop leaves in one write: each write wakes the child, which costs more than
+        the frame does.
+        """
         if self._transport is not None:
-            self._transport.write(frames.pack_frame(kind, ident, payload))
+            if not self._outgoing:
+                self._loop.call_soon(self._flush)
+            self._outgoing.append(frames.pack_frame(kind, ident, payload))
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None and outgoing:
+            self._transport.write(b"".join(outgoing) if len(outgoing) > 1 else outgoing[0])
 
     def hang_up(self) -> None:
         """Let it end by itself: it reads the end of the stream and exits."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
