@@ -6,6 +6,11 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Two shared cores are slow at times: what a test is held to is its rule, not the pace of its examples.
+settings.register_profile("ostiary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ostiary")
 
 IN_CI = os.environ.get("CI") == "true"
 
