@@ -102,7 +102,8 @@ def approval_record(transition: Transition, redactor: Redactor, decision_id: str
     """
     ticket = transition.ticket
     asked = ticket.asked
-    issuer, _, subject = transition.by.rpartition("|")
+    # An issuer's URL holds no bar, a subject may; whoever has none is the gateway or a local administrator.
+    issuer, _, subject = transition.by.partition("|") if "|" in transition.by else ("", "", transition.by)
     record = _blank("approval", redactor.key_id)
     record |= {
         "decision_id": decision_id,

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -712,3 +713,18 @@ def test_random_keys_make_unlinkable_records() -> None:
         redactor = Redactor(AuditKeys(base64.urlsafe_b64encode(os.urandom(32)).decode()))
         tags.add(decision_record(walked(), redactor)["arguments"]["/path"]["hmac"])
     assert len(tags) == 8
+
+
+@pytest.mark.parametrize(
+    ("by", "issuer", "subject"),
+    [
+        ("https://idp.example.com|bob", "https://idp.example.com", "bob"),
+        ("https://idp.example.com|team|bob", "https://idp.example.com", "team|bob"),
+        ("local:0@host", "", "local:0@host"),
+        ("ostiary", "", "ostiary"),
+    ],
+)
+def test_who_moved_a_ticket_is_read_one_way(by: str, issuer: str, subject: str) -> None:
+    """`by` ends its issuer at the first bar: a subject with one is not taken for another issuer's."""
+    actor = approval_record(replace(transition(), by=by), REDACTOR)["actor"]
+    assert (actor["issuer"], actor["subject"]) == (issuer, subject)
