@@ -42,7 +42,8 @@ from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
 from gateway.seals import Seals, derive_keys, read_keys
-from gateway.telemetry import CountedPolicy, Telemetry, audit_healthy, in_flight, show_policy
+from gateway.status import Status
+from gateway.telemetry import CountedPolicy, Telemetry
 from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
@@ -171,7 +172,10 @@ class House:
         self._sink: JsonlSink
         self._store: Store
         self._tokens: Tokens
+        self._telemetry = Telemetry()
         self._policy: EmbeddedPolicy
+        self._counted: CountedPolicy
+        self._upstream: HttpUpstream
         self._corridor: Corridor
         self._edge: Asgi
         self._control: Asgi
@@ -202,14 +206,15 @@ class House:
         self._tokens = tokens = self._make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)
-        upstream = HttpUpstream(
+        self._upstream = upstream = HttpUpstream(
             plan.targets,
             UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes),
         )
         opened.push_async_callback(upstream.close)
         catalog = Catalog(upstream)
         opened.push_async_callback(catalog.close)
-        telemetry, seals, counted = Telemetry(), Seals(plan.seal_keys), CountedPolicy(policy)
+        telemetry, seals = self._telemetry, Seals(plan.seal_keys)
+        self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         streams = StreamLimits(event_bytes=limits.result_bytes)
         delivery = Delivery(upstream, counted, desk, seals, sink, self._redactor, telemetry, streams)
@@ -232,7 +237,6 @@ class House:
         control = self._approvals_api(desk, implications)
         add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
         self._control = ControlDoor(control, plan.hosts, self._turn_away)
-        show_policy(policy.revision)
         caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, caring)
 
@@ -336,6 +340,7 @@ class House:
 
     async def _journal(self, transition: Transition) -> None:
         """A ticket's or use's transition, as a record of the chain."""
+        self._telemetry.moved(transition)
         record = approval_record(transition, self._redactor)
         if transition.verb in GRANTING:
             await self._sink.append(record)
@@ -352,14 +357,29 @@ class House:
             except (StoreUnavailable, AuditUnavailable) as error:
                 self._log.error("approvals_not_looked_after", error=str(error))
 
-    def status(self) -> tuple[bool, list[str], list[str]]:
-        """(ready, own parts that are missing, shared dependencies that fail)."""
-        own = {"keys": self._tokens.ready, "policy": self._policy.ready, "audit": self._sink.healthy}
-        missing = [name for name, there in own.items() if not there]
-        in_flight.set(self._corridor.in_flight)
-        audit_healthy.set(self._sink.healthy)
-        shared = [*self._tokens.degraded, *([] if self._store.healthy else ["approvals"])]
-        return not missing, missing, shared
+    def status(self) -> Status:
+        """How it is: readiness, the revision that judges, and every gauge."""
+        tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
+        self._telemetry.carry_over(sink, self._counted)
+        own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy}
+        missing = tuple(name for name, there in own.items() if not there)
+        replicas = self._upstream.replicas()
+        return Status(
+            ready=not missing,
+            missing=missing,
+            degraded=(*tokens.degraded, *(() if store.healthy else ("approvals",))),
+            revision=policy.revision,
+            gauges={
+                "requests_in_flight": self._corridor.in_flight,
+                "policy_evaluators": len(policy.pids),
+                "audit_healthy": sink.healthy,
+                "audit_lag_seconds": sink.lag,
+                "approvals_healthy": store.healthy,
+                "keys_age_seconds": tokens.key_ages(),
+                "replicas": {name: found for name, (found, _) in replicas.items()},
+                "replicas_unreachable": {name: lost for name, (_, lost) in replicas.items()},
+            },
+        )
 
     def server_config(self) -> uvicorn.Config:
         """How uvicorn serves this house."""

@@ -82,15 +82,10 @@ def main(ctx: click.Context) -> None:
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
 def serve(config: Path, host: str | None, port: int | None, workers: int) -> None:
     """Serve: one supervisor and N worker processes."""
-    from gateway.app import build  # noqa: PLC0415 - the other commands need none of this
-    from gateway.logs import set_up_logs  # noqa: PLC0415
-    from gateway.supervisor import Posts, Supervisor, worker_command  # noqa: PLC0415
+    from gateway.logs import set_up_logs  # noqa: PLC0415 - the other commands need none of this
+    from gateway.supervisor import CannotServe, Posts, Supervisor, worker_command  # noqa: PLC0415
 
     settings = with_listen(read_settings(config), host, port)
-    try:
-        build(settings)  # every mistake of the configuration is told once, here, before a process is started
-    except (ConfigError, ValueError) as error:
-        fail(f"{config}: {error}")
     set_up_logs()
     posts = Posts(
         host=settings.listen.host,
@@ -107,31 +102,43 @@ def serve(config: Path, host: str | None, port: int | None, workers: int) -> Non
 
     try:
         sys.exit(asyncio.run(supervise()))
-    except OSError as error:
-        fail(error)
+    except CannotServe as error:
+        fail(f"{config}: {error}")
 
 
 @main.command(hidden=True)
 @config_option
 @click.option("--host", required=True)
 @click.option("--port", type=int, required=True)
+@click.option("--slot", type=int, required=True)
 @click.option("--fd", type=int, required=True)
 @click.option("--status-fd", type=int, required=True)
-def worker(config: Path, host: str, port: int, fd: int, status_fd: int) -> None:
-    """One worker process; started by the supervisor."""
+def worker(*, config: Path, host: str, port: int, slot: int, fd: int, status_fd: int) -> None:
+    """One worker process; started by the supervisor, which is told what keeps it from starting."""
+    from gateway.status import Resigned  # noqa: PLC0415
+    from gateway.supervisor import CANNOT_START  # noqa: PLC0415
+    from gateway.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
+
+    hold_to_supervisor()
+    pipe = StatusPipe(status_fd)
+
     import uvloop  # noqa: PLC0415
 
     from gateway.app import CannotStart, build  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415
-    from gateway.supervisor import CANNOT_START  # noqa: PLC0415
-    from gateway.worker import work  # noqa: PLC0415
+    from gateway.telemetry import count_in_slot  # noqa: PLC0415
 
     set_up_logs()
+    count_in_slot(slot)
     try:
-        house = build(with_listen(read_settings(config), host, port))
-        uvloop.run(work(house, fd, status_fd))
-    except (ConfigError, ValueError, CannotStart) as error:
-        click.echo(str(error), err=True)
+        house = build(with_listen(load_settings(config), host, port))
+    except (ConfigError, ValueError) as error:
+        pipe.say(Resigned(str(error)))
+        sys.exit(CANNOT_START)
+    try:
+        uvloop.run(work(house, fd, pipe))
+    except CannotStart as error:
+        pipe.say(Resigned(str(error)))
         sys.exit(CANNOT_START)
 
 

@@ -181,6 +181,11 @@ class KeySource:
         """Whether there are keys that may be believed now."""
         return bool(self._keys) and self._monotonic() < self._good_until
 
+    @property
+    def age_s(self) -> float:
+        """Seconds since the keys were last confirmed; since ever (`inf`) where they never were."""
+        return self._monotonic() - (self._good_until - self._upkeep.stale_s)
+
     async def start(self) -> None:
         """Try to load once (bounded by the deadline), then keep the keys fresh in the background."""
         good = await self.refresh()

@@ -1,14 +1,15 @@
-"""One supervisor, N worker processes, and the operators' listener.
+"""One supervisor and N worker processes: it starts, watches, replaces and stops them.
 
-The supervisor binds the data plane's socket once and hands it to every worker, so that a worker that dies takes only
-its own connections along; it is seen, counted, logged and replaced. `/livez`, `/readyz` and `/metrics` are answered
-here, over all workers. A worker that loses its supervisor stops: nothing serves unobserved.
+It binds the data plane's socket once and hands it to every worker, so that a worker that dies takes only its own
+connections along. A gateway that has never served and can't start ends at once and says why; one that has served
+keeps what works at work and tries again. It imports as little as it can: it is what is left when all else breaks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -16,27 +17,28 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import structlog
-import uvicorn
-from prometheus_client import CollectorRegistry, Gauge, exposition, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from gateway.admin import Admin
+from gateway.roster import Roster, Worker
+from gateway.status import LONGEST_LINE, Resigned, read_line
 
 CANNOT_START = 3
-"""A worker's exit code when its configuration or its bundle can't be used: replacing it would not help."""
-STATUS_EVERY_S = 1.0
-STATUS_STALE_S = 5.0
+"""A worker's exit code when its configuration or its bundle can't be used."""
 BACKLOG = 2048
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_AFTER_S = 10.0
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+TRIES = 5
+"""Deaths of a worker that was never ready after which a gateway that has never served gives up."""
+SILENCE_S = 30
+"""A worker that spoke once and has been silent for so long hangs, and is replaced."""
+LAST_WORD_S = 1.0
+CLOSING_S = 10.0
+"""What a worker may need after its grace time: to commit its records and end its evaluators."""
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,46 +54,36 @@ class Posts:
     grace_s: float
 
 
-@dataclass(slots=True)
-class Worker:
-    """One worker as the supervisor sees it. `heard_at` is monotonic; `degraded` names failing shared dependencies."""
-
-    process: asyncio.subprocess.Process
-    born_at: float
-    ready: bool = False
-    degraded: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    heard_at: float = field(default_factory=time.monotonic)
-    listening: asyncio.Task[None] | None = None
-
-    @property
-    def counts_as_ready(self) -> bool:
-        """Ready by its own word, and that word is fresh: a worker that hangs is not ready."""
-        return self.ready and time.monotonic() - self.heard_at < STATUS_STALE_S
+class CannotServe(Exception):  # noqa: N818 - what it is
+    """The gateway can't serve at all; the text names the setting."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises `OSError` naming the address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A listening TCP socket on a name, an IPv4 or an IPv6 literal. Raises `CannotServe` naming the setting."""
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        found = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # A name can have both kinds of addresses; "localhost" means 127.0.0.1 to whoever writes it into a probe.
+        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"{error.strerror}: {host}:{port}") from error
-    listener.set_inheritable(True)
+        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}") from error
     return listener
 
 
-class QuietServer(uvicorn.Server):
-    """uvicorn without its own signal handlers: the supervisor and the worker each have one place for signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the process's handlers alone."""
-        yield
+def _make_folder() -> Path:
+    """A private folder for the workers' counters, in memory where there is such a place: a disk may stand still."""
+    for parent in (MEMORY, None):
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="ostiary-metrics-", dir=parent))
+    raise CannotServe("no folder for the metrics can be made: neither /dev/shm nor TMPDIR can be written to")
 
 
 class Supervisor:
@@ -99,160 +91,152 @@ class Supervisor:
 
     def __init__(self, posts: Posts) -> None:
         self.posts = posts
-        self.workers: dict[int, Worker] = {}
-        self.draining = asyncio.Event()
-        self.exit_code = 0
+        self.roster = Roster(posts.workers)
         self._log = structlog.get_logger("supervisor")
-        self._metrics_dir = tempfile.mkdtemp(prefix="ostiary-metrics-")
-        self._restarts = 0
-        self._failures = 0
+        self._stopping = asyncio.Event()
+        self._fault = ""
+        self._exit_code = 0
+        self._served: set[int] = set()
+        self._folder = Path()
+
+    @property
+    def _has_served(self) -> bool:
+        """Whether every slot had a ready worker at least once: what fails from now on is not the configuration."""
+        return len(self._served) == self.posts.workers
 
     async def run(self) -> int:
-        """Serve until told to stop -> exit code. Raises `OSError` where an address can't be bound."""
+        """Serve until told to stop -> exit code. Raises `CannotServe`."""
+        posts = self.posts
         with (
-            bind(self.posts.host, self.posts.port) as door,
-            bind(self.posts.admin_host, self.posts.admin_port) as desk,
+            bind(posts.host, posts.port, "listen") as door,
+            bind(posts.admin_host, posts.admin_port, "admin") as desk,
         ):
+            self._folder = _make_folder()
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.draining.set)
-            admin = QuietServer(
-                uvicorn.Config(
-                    self._answer, interface="asgi3", http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-                    server_header=False, proxy_headers=False, timeout_graceful_shutdown=2,
-                )
-            )  # fmt: skip
-            serving = asyncio.create_task(admin.serve(sockets=[desk]))
+                loop.add_signal_handler(number, self._stop)
+            admin = Admin(self.roster, self._folder).server()
+            answering = asyncio.create_task(admin.serve(sockets=[desk]))
             host, port = door.getsockname()[:2]
             self._log.info("listening", host=host, port=port, admin_port=desk.getsockname()[1], pid=os.getpid())
             try:
                 async with asyncio.TaskGroup() as keepers:
-                    for slot in range(self.posts.workers):
+                    keepers.create_task(self._close_when_stopping(door))
+                    for slot in range(posts.workers):
                         keepers.create_task(self._keep(slot, door))
             finally:
                 admin.should_exit = True
-                await serving
-                shutil.rmtree(self._metrics_dir, ignore_errors=True)
-        return self.exit_code
+                await answering
+                shutil.rmtree(self._folder, ignore_errors=True)
+        if self._fault:
+            raise CannotServe(self._fault)
+        self._log.info("stopped", code=self._exit_code)
+        return self._exit_code
+
+    def _stop(self) -> None:
+        """Not ready from this moment on. Asked again, nothing changes: what is being finished is finished."""
+        self.roster.draining = True
+        self._stopping.set()
+
+    async def _close_when_stopping(self, door: socket.socket) -> None:
+        """Nobody accepts any more: connections that come now are refused at once instead of waiting in vain."""
+        await self._stopping.wait()
+        door.close()
 
     async def _keep(self, slot: int, door: socket.socket) -> None:
-        """Keep one slot filled until draining; then stop its worker within the grace time."""
-        while not self.draining.is_set():
-            worker = await self._start(slot, door)
-            stop = asyncio.create_task(self.draining.wait())
-            gone = asyncio.create_task(worker.process.wait())
-            await asyncio.wait({stop, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not gone.done():
-                await self._stop(worker, gone)
-            stop.cancel()
-            self.workers.pop(slot, None)
-            code = worker.process.returncode
-            mark_process_dead(worker.process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
-            if self.draining.is_set():
+        """Keep one slot filled until the gateway stops."""
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                code, why = await self._employ(slot, door)
+            except OSError as error:  # no process, no descriptor: the system is short of something
+                code, why = None, f"no process could be started: {error.strerror}"
+            if self._stopping.is_set():
                 break
-            if code == CANNOT_START:
-                self._log.error("worker_cannot_start", slot=slot)
-                self.exit_code = 1
-                self.draining.set()
+            failures = 0 if time.monotonic() - began > STEADY_AFTER_S else failures + 1
+            if not self._has_served and (code == CANNOT_START or (slot not in self._served and failures >= TRIES)):
+                self._fault = self._fault or why or f"a worker ended {failures} times before it was ready"
+                self._stop()
                 break
-            self._restarts += 1
-            steady = time.monotonic() - worker.born_at > STEADY_AFTER_S
-            self._failures = 0 if steady else self._failures + 1
-            pause = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
-            self._log.error("worker_died", slot=slot, pid=worker.process.pid, code=code, restart_in_s=pause)
+            self.roster.restarts += 1
+            pause = BACKOFF_S[min(failures, len(BACKOFF_S) - 1)]
+            tell = self._log.info if code == 0 else self._log.error
+            tell("worker_left" if code == 0 else "worker_died", slot=slot, code=code, why=why, restart_in_s=pause)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.draining.wait(), pause)
+                await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _start(self, slot: int, door: socket.socket) -> Worker:
+    async def _employ(self, slot: int, door: socket.socket) -> tuple[int | None, str]:
+        """One worker's life, from its start to its end -> exit code, and its last word where it resigned."""
         readable, writable = os.pipe()
+        pipe = os.fdopen(readable, "rb", 0)
         try:
             process = await asyncio.create_subprocess_exec(
-                *self.posts.command, "--port", str(door.getsockname()[1]), "--fd", str(door.fileno()), "--status-fd", str(writable),
-                pass_fds=(door.fileno(), writable), stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
-                start_new_session=True,
+                *self.posts.command, "--port", str(door.getsockname()[1]), "--slot", str(slot),
+                "--fd", str(door.fileno()), "--status-fd", str(writable),
+                pass_fds=(door.fileno(), writable), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._folder)},
             )  # fmt: skip
+        except BaseException:
+            pipe.close()
+            raise
         finally:
             os.close(writable)
-        worker = self.workers[slot] = Worker(process, time.monotonic())
-        reader = asyncio.StreamReader(limit=65536)
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb", 0)
-        )
-        worker.listening = asyncio.create_task(self._listen(worker, reader))
+        worker = self.roster.workers[slot] = Worker(process.pid)
         self._log.info("worker_started", slot=slot, pid=process.pid)
-        return worker
-
-    @staticmethod
-    async def _listen(worker: Worker, reader: asyncio.StreamReader) -> None:
-        """Take in the worker's status lines until its pipe closes."""
-        while line := await reader.readline():
-            status = orjson.loads(line)
-            worker.ready = status["ready"]
-            worker.degraded = tuple(status["degraded"])
-            worker.missing = tuple(status["missing"])
-            worker.heard_at = time.monotonic()
-        worker.ready = False
-
-    async def _stop(self, worker: Worker, gone: asyncio.Task[int]) -> None:
-        worker.process.terminate()
+        listening = asyncio.create_task(self._listen(slot, worker, pipe))
+        watching = asyncio.create_task(self._watch(worker, process))
         try:
-            await asyncio.wait_for(asyncio.shield(gone), self.posts.grace_s + 5)
-        except TimeoutError:
-            self._log.error("worker_killed", pid=worker.process.pid)
-            worker.process.kill()
-            await gone
-            self.exit_code = 1
+            code = await process.wait()
+        finally:
+            watching.cancel()
+            del self.roster.workers[slot]
+            # Its end of the pipe closed with it; should a child of its hold it open, nobody waits for that.
+            await asyncio.wait({listening}, timeout=LAST_WORD_S)
+            listening.cancel()
+        why = listening.result() if listening.done() else ""
+        if self._stopping.is_set() and code not in (0, -signal.SIGTERM, CANNOT_START):
+            self._exit_code = 1
+        return code, why
 
-    def readiness(self) -> tuple[bool, dict[str, Any]]:
-        """Whether to send traffic here, and what an operator wants to know about why not."""
-        workers = [self.workers.get(slot) for slot in range(self.posts.workers)]
-        ready = not self.draining.is_set() and any(
-            worker is not None and worker.counts_as_ready for worker in workers
+    async def _listen(self, slot: int, worker: Worker, pipe: io.FileIO) -> str:
+        """Take in what the worker says until its pipe closes -> its last word, if it resigned."""
+        reader = asyncio.StreamReader(limit=LONGEST_LINE)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
-        return ready, {
-            "ready": ready,
-            "draining": self.draining.is_set(),
-            "workers": [
-                {"pid": worker.process.pid, "ready": worker.counts_as_ready, "missing": list(worker.missing)}
-                if worker is not None
-                else {"pid": None, "ready": False, "missing": ["process"]}
-                for worker in workers
-            ],
-            "degraded": sorted({name for worker in workers if worker is not None for name in worker.degraded}),
-        }
+        last = ""
+        try:
+            while line := await reader.readline():
+                said = read_line(line)
+                if isinstance(said, Resigned):
+                    last = said.why
+                    continue
+                worker.hear(said)
+                if said.ready and slot not in self._served:
+                    self._served.add(slot)
+                    self._log.info("worker_ready", slot=slot, after_s=round(time.monotonic() - worker.born_at, 3))
+        except ValueError as error:
+            self._log.error("worker_unintelligible", slot=slot, pid=worker.pid, error=str(error))
+        finally:
+            transport.close()
+        return last
 
-    def metrics(self) -> bytes:
-        """All workers' metrics and the supervisor's own, in Prometheus' text format."""
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=self._metrics_dir)  # type: ignore[no-untyped-call]
-        own = CollectorRegistry()
-        ready = sum(worker.counts_as_ready for worker in self.workers.values())
-        Gauge("ostiary_workers_ready", "Workers that are ready.", registry=own).set(ready)
-        Gauge("ostiary_workers_wanted", "Workers that are configured.", registry=own).set(self.posts.workers)
-        Gauge("ostiary_worker_restarts", "Workers replaced after they died.", registry=own).set(self._restarts)
-        return generate_latest(registry) + generate_latest(own)
-
-    async def _answer(self, scope: Scope, _receive: object, send: Send) -> None:
-        """The admin listener, as a plain ASGI application."""
-        path, known = scope["path"], {"/livez", "/readyz", "/metrics"}
-        status, media, body = 200, b"application/json", b'{"live":true}'
-        if path not in known:
-            status, body = 404, b'{"error":"not found"}'
-        elif scope["method"] not in {"GET", "HEAD"}:
-            status, body = 405, b'{"error":"GET only"}'
-        elif path == "/readyz":
-            ready, answer = self.readiness()
-            status, body = (200 if ready else 503), orjson.dumps(answer)
-        elif path == "/metrics":
-            media, body = exposition.CONTENT_TYPE_LATEST.encode(), await asyncio.to_thread(self.metrics)
-        headers = [
-            (b"content-type", media), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")
-        ]  # fmt: skip
-        if status == 405:
-            headers.append((b"allow", b"GET, HEAD"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    async def _watch(self, worker: Worker, process: asyncio.subprocess.Process) -> None:
+        """End a worker that hangs; when the gateway stops, end it within the grace time, and certainly after it."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1)
+                break
+            worker.silent_for += worker.status is not None
+            if worker.silent_for == SILENCE_S:
+                self._log.error("worker_hangs", pid=worker.pid, silent_s=SILENCE_S)
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+            await asyncio.sleep(self.posts.grace_s + CLOSING_S)
+            self._log.error("worker_killed", pid=worker.pid)
+            process.kill()
 
 
 def worker_command(config: Path, host: str) -> tuple[str, ...]:

@@ -1,45 +1,68 @@
-"""Prometheus metrics with bounded labels: what an on-call engineer is woken by, and what they look at first.
+"""Prometheus counters and histograms with bounded labels: what one worker counts while it serves.
 
-Workers write into memory-mapped files (prometheus-client's multiprocess mode); the supervisor reads them all for one
-`/metrics`. Labels come from configuration and from the table of refusals, never from a request: ten thousand made-up
-methods or tool names add no series (requirements AUD-08).
+They live in memory-mapped files, one set per worker's slot, that outlive the worker: its replacement counts on, and
+the supervisor reads them all for one `/metrics` (gateway/admin.py; gauges go there by the status pipe). Labels come
+from configuration and from tables, never from a request: ten thousand made-up names add no series (row AUD-08).
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import structlog
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, values
 
+from approvals.ticket import MOVES, Run, Transition
 from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
+from gateway.logs import RequestLog, describe_error
 from policies.port import Policy
-from policies.verdict import Verdict
+from policies.verdict import PolicyUnavailable, Verdict
 
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
-
-requests_total = Counter("ostiary_requests", "Requests by how they ended.", ["server", "method", "verdict", "reason"])
-latency_seconds = Histogram(
-    "ostiary_request_seconds", "From the head to the end of the answer.", ["server"], buckets=LATENCY_BUCKETS
+LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+OTHER: Final = "other"
+TRANSITIONS: Final = (
+    *dict.fromkeys(
+        ("request", *(verb for verbs in MOVES.values() for verb in verbs if verb != "exhaust"), "resolve", "restore")
+    ),
+    *("claim" if run is Run.CLAIMED else run.value for run in Run),
 )
-in_flight = Gauge("ostiary_requests_in_flight", "Requests in the corridor.", multiprocess_mode="livesum")
-policy_info = Gauge("ostiary_policy_info", "The policy bundle's revision.", ["revision"], multiprocess_mode="livemax")
-audit_healthy = Gauge("ostiary_audit_healthy", "1 while the last commit succeeded.", multiprocess_mode="livemin")
-policy_evaluations_total = Counter("ostiary_policy_evaluations", "Questions that were put to the policy.")
-defects_total = Counter("ostiary_defects", "Requests refused because of a defect of the gateway.", ["error"])
+"""How a ticket or one of its uses can move."""
 
-OTHER = "other"
+
+def count_in_slot(slot: int) -> None:
+    """Count in the files of `slot` instead of those of this process id; to be called before `Telemetry` is made.
+
+    A worker that takes a dead one's slot continues its counters, and the number of files stays that of the slots.
+    """
+    values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
+
+
+class AuditFigures(Protocol):
+    """What the audit sink counts by itself since its start."""
+
+    commits: int
+    failures: int
+    lost: int
+
+    @property
+    def folded(self) -> int:
+        """Refusals of unknown callers that were written together with others."""
+        ...
 
 
 class CountedPolicy:
     """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, telemetry: Telemetry) -> None:
         self._policy = policy
+        self._asked = telemetry.policy_evaluations
+        self._failed = telemetry.policy_failures
         self.start, self.close = policy.start, policy.close
+        self.seconds = 0.0
 
     @property
     def revision(self) -> str:
@@ -51,17 +74,50 @@ class CountedPolicy:
         """See the port."""
         return self._policy.ready
 
-    def judge(self, question: bytes) -> Coroutine[Any, Any, Verdict]:
+    async def judge(self, question: bytes) -> Verdict:
         """See the port."""
-        policy_evaluations_total.inc()
-        return self._policy.judge(question)
+        self._asked.inc()
+        began = time.perf_counter()
+        try:
+            return await self._policy.judge(question)
+        except PolicyUnavailable:
+            self._failed.inc()
+            raise
+        finally:
+            self.seconds += time.perf_counter() - began
 
 
 class Telemetry:
     """The observer of one worker: counts, times and logs each request once, from the record's own projection."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, lines: RequestLog | None = None) -> None:
+        """`registry` only where somebody reads it in this process: the supervisor reads the files."""
+        registry = registry or CollectorRegistry()
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(f"ostiary_{name}", text, labels, registry=registry)
+
+        self._lines = lines or RequestLog()
         self._log = structlog.get_logger("request")
+        self._requests = counter("requests", "Requests by how they ended.", ("server", "method", "verdict", "reason"))
+        self._latency = Histogram(
+            "ostiary_request_seconds", "From the head to the end of the answer.", ("server",),
+            buckets=LATENCY_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
+        self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
+        self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
+        moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
+        self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
+        self._carried: tuple[tuple[Counter, str], ...] = (
+            (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
+            (counter("audit_commits", "Commits to the audit file."), "commits"),
+            (counter("audit_failures", "Commits that failed or took too long."), "failures"),
+            (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
+            (counter("audit_refusals_folded", "Refusals that share a record with others."), "folded"),
+            (counter("log_lines_lost", "Log lines that nobody took."), "lines"),
+        )
+        self._seen = dict.fromkeys((name for _, name in self._carried), 0.0)
         self._children: dict[tuple[str, str, str, str], Any] = {}
         self._latencies: dict[str, Any] = {}
 
@@ -74,27 +130,34 @@ class Telemetry:
         key = (server, method, verdict, reason)
         child = self._children.get(key)
         if child is None:
-            child = self._children[key] = requests_total.labels(*key)
+            child = self._children[key] = self._requests.labels(*key)
         child.inc()
         latency = self._latencies.get(server)
         if latency is None:
-            latency = self._latencies[server] = latency_seconds.labels(server)
+            latency = self._latencies[server] = self._latency.labels(server)
         latency.observe(passage.latency_s)
-        self._log.info("request", **log_fields(record))
+        self._lines.write(log_fields(record))
 
     def broke(self, passage: Passage, error: BaseException) -> None:
-        """A defect: counted, and logged with its traceback but without its text, which can hold a caller's data."""
-        defects_total.labels(type(error).__name__).inc()
-        frames = []
-        trace = error.__traceback__
-        while trace is not None:
-            frames.append(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}")
-            trace = trace.tb_next
-        self._log.error("defect", decision_id=passage.decision_id, error=type(error).__name__, frames=frames)
+        """A defect: counted, and logged with its places but without its text, which can hold a caller's data."""
+        self._defects.labels(type(error).__name__).inc()
+        self._log.error("defect", decision_id=passage.decision_id, **describe_error(error))
 
+    def moved(self, transition: Transition) -> None:
+        """A ticket or one of its uses made a move."""
+        self._moved.get(transition.verb, self._moved[OTHER]).inc()
 
-def show_policy(revision: str, before: str | None = None) -> None:
-    """Publish the revision that judges now, and withdraw the one before it."""
-    if before is not None and before != revision:
-        policy_info.labels(before).set(0)
-    policy_info.labels(revision).set(1)
+    def carry_over(self, audit: AuditFigures, policy: CountedPolicy) -> None:
+        """Bring the counters up to what the rooms counted by themselves since they were opened."""
+        now = {
+            "policy_seconds": policy.seconds,
+            "commits": audit.commits,
+            "failures": audit.failures,
+            "lost": audit.lost,
+            "folded": audit.folded,
+            "lines": self._lines.lost,
+        }
+        for counter, name in self._carried:
+            if (more := now[name] - self._seen[name]) > 0:
+                counter.inc(more)
+                self._seen[name] = now[name]

@@ -180,6 +180,11 @@ class Tokens:
         """The issuers whose tokens get 503 now: no keys, or only stale ones."""
         return tuple(name for name, issuer in self._issuers.items() if not issuer.keys.fresh)
 
+    def key_ages(self) -> dict[str, float]:
+        """For metrics: issuer -> seconds since its keys were last confirmed, where they ever were."""
+        ages = {name: issuer.keys.age_s for name, issuer in self._issuers.items()}
+        return {name: age for name, age in ages.items() if age < math.inf}
+
     async def start(self) -> None:
         """Load all keys, one deadline for all, and keep them fresh. An issuer that can't be reached is tried again
         in the background; `ready` says when all are there."""

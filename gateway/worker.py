@@ -1,63 +1,131 @@
 """One worker process: the house behind a uvicorn server, on the supervisor's socket.
 
-It says once a second on the status pipe whether it is ready. When that pipe breaks, the supervisor is gone, and the
-worker stops as on SIGTERM: calls finish within the grace time, then records are committed and the process ends.
+It says about once a second on the status pipe how it is. When its supervisor is gone it stops as on SIGTERM: calls
+finish within the grace time, records are committed, and the process ends. Nothing serves unobserved.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
 import socket
+import sys
 import time
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import orjson
 import structlog
 import uvicorn
 
-from gateway.app import House
-from gateway.supervisor import STATUS_EVERY_S, QuietServer
+from gateway.admin import QuietServer
+from gateway.status import Resigned, Status
 
-
+STATUS_EVERY_S = 1.0
 LOOK_EVERY_S = 0.1
+_PR_SET_PDEATHSIG = 1
 
 
-async def _report(house: House, status_fd: int, server: uvicorn.Server) -> None:
-    """Write status lines until the server stops or the supervisor is gone."""
-    said, said_at = b"", 0.0
-    while not server.should_exit:
-        ready, missing, degraded = house.status()
-        line = orjson.dumps({"ready": ready and server.started, "missing": missing, "degraded": degraded}) + b"\n"
+class Servable(Protocol):
+    """What a worker needs of the house (`gateway.app.House`)."""
+
+    async def start(self) -> None:
+        """Open every room."""
+        ...
+
+    def status(self) -> Status:
+        """How it is now."""
+        ...
+
+    def server_config(self) -> uvicorn.Config:
+        """How uvicorn serves it."""
+        ...
+
+    async def close(self) -> None:
+        """Close every room; what waits to be recorded is recorded."""
+        ...
+
+
+class StatusPipe:
+    """The worker's end of the pipe to its supervisor. A line that does not fit is finished before the next begins."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._rest = b""
+        self.broken = False
+
+    def say(self, said: Status | Resigned) -> None:
+        """Write one line. One that the supervisor has no room for is left out: the next says it better."""
+        if not self._rest:
+            self._rest = said.encode()
+        try:
+            self._rest = self._rest[os.write(self._fd, self._rest) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.broken = True
+
+
+def hold_to_supervisor() -> None:
+    """End with the supervisor even while nothing looks at the pipe: at start, say (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+async def _report(house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool]) -> None:
+    """Say how the house is, at once where its readiness changes, until it is `over`; stop when the pipe breaks."""
+    said: tuple[Any, ...] = ()
+    said_at, latest, loop_lag = 0.0, time.monotonic(), 0.0
+    while not over():
         now = time.monotonic()
-        if line != said or now - said_at >= STATUS_EVERY_S:
-            try:
-                os.write(status_fd, line)
-                said, said_at = line, now
-            except BlockingIOError:
-                pass  # the supervisor is slow; the next beat says it again
-            except BrokenPipeError:
-                server.should_exit = True
+        loop_lag = max(loop_lag, now - latest)
+        status = _with_server(house.status(), server, loop_lag)
+        shown = (status.ready, status.missing, status.degraded)
+        if shown != said or now - said_at >= STATUS_EVERY_S:
+            pipe.say(status)
+            said, said_at, loop_lag = shown, now, 0.0
+        if pipe.broken:
+            server.should_exit = True
+        latest = time.monotonic() + LOOK_EVERY_S
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def work(house: House, fd: int, status_fd: int) -> None:
-    """Serve on the inherited socket `fd` until SIGTERM. Raises what `House.start` raises."""
-    os.set_blocking(status_fd, False)
+def _with_server(status: Status, server: uvicorn.Server, loop_lag: float) -> Status:
+    """The house's status and what only its server knows."""
+    missing = status.missing
+    if server.should_exit:
+        missing = (*missing, "draining")
+    elif not server.started:
+        missing = (*missing, "listener")
+    gauges = {
+        **status.gauges,
+        "connections": len(server.server_state.connections),
+        "loop_lag_seconds": max(0.0, loop_lag),
+    }
+    return Status(not missing, missing, status.degraded, status.revision, gauges)
+
+
+async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
+    """Serve on the inherited socket `fd` until SIGTERM or SIGINT. Raises what `House.start` raises."""
     listener = socket.socket(fileno=fd)
     await house.start()
     server = QuietServer(house.server_config())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, setattr, server, "should_exit", True)
-    reporting = asyncio.create_task(_report(house, status_fd, server))
+    served = asyncio.Event()
+    reporting = asyncio.create_task(_report(house, pipe, server, served.is_set))
     try:
         await server.serve(sockets=[listener])
     finally:
-        server.should_exit = True
-        with contextlib.suppress(OSError):
-            os.write(status_fd, orjson.dumps({"ready": False, "missing": ["draining"], "degraded": []}) + b"\n")
+        served.set()
         await reporting
         await house.close()
-        structlog.get_logger("worker").info("stopped")
+        structlog.get_logger("worker").info("stopped", pid=os.getpid(), alone=pipe.broken)
+        if pipe.broken:  # the supervisor can't clean up any more
+            with contextlib.suppress(KeyError):
+                shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)

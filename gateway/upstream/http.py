@@ -76,6 +76,13 @@ class HttpUpstream:
         self._numbers = itertools.count(1)
         self._nonce = secrets.token_hex(8)
 
+    def replicas(self) -> dict[str, tuple[int, int]]:
+        """For metrics: server -> how many replicas it has, and how many of them were not reached when last tried."""
+        return {
+            name: (len(ring.replicas), sum(replica.failures > 0 for replica in ring.replicas))
+            for name, ring in self._rings.items()
+        }
+
     async def forward(self, admitted: Admitted) -> Answer:
         """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""
         call = admitted.call

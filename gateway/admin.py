@@ -1,0 +1,176 @@
+"""The operators' listener: `/livez`, `/readyz` and `/metrics`, answered by the supervisor over all workers.
+
+It checks no Host and no token and is bound to loopback unless configured otherwise. Gauges come from what living
+workers said last, counters and histograms from files that outlive a worker; docs/operations.md explains each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+from prometheus_client import CollectorRegistry, exposition, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from gateway.roster import Roster, Worker
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a gauge of the status lines is shown: its text, its label if it has one, and how several become one."""
+
+    text: str
+    combine: Callable[[Iterable[float]], float]
+    label: str = ""
+
+
+GAUGES: Mapping[str, Shown] = {
+    "requests_in_flight": Shown("Requests in the corridor.", sum),
+    "connections": Shown("Open connections of clients.", sum),
+    "loop_lag_seconds": Shown("The longest that an event loop stood still lately.", max),
+    "policy_evaluators": Shown("Processes that evaluate the policy.", sum),
+    "audit_healthy": Shown("1 while the last commit succeeded and none is overdue.", min),
+    "audit_lag_seconds": Shown("How long the oldest record has been waiting for its commit.", max),
+    "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
+    "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
+    "replicas": Shown("Configured replicas.", max, "server"),
+    "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
+}
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: the supervisor and the worker each have one place for signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's handlers alone."""
+        yield
+
+
+class WorkforceCollector:
+    """What the supervisor knows of its workers, as metrics. `roster` is a copy that nobody changes meanwhile."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything but what workers count themselves."""
+        roster = self._roster
+        workers = dict(sorted(roster.workers.items()))
+        yield _gauge("ready", "1 while traffic should be sent here.", roster.ready)
+        yield _gauge("workers_wanted", "Workers that are configured.", roster.wanted)
+        yield _gauge("workers_ready", "Workers that are ready.", sum(one.is_ready for one in workers.values()))
+        yield CounterMetricFamily("ostiary_worker_restarts", "Workers replaced after they ended.", roster.restarts)
+        yield from self._gauges([worker for worker in workers.values() if worker.is_fresh])
+        yield from _processes(workers)
+        build = GaugeMetricFamily("ostiary_build_info", "What runs.", labels=("version", "python"))
+        build.add_metric(_build(), 1)
+        yield build
+
+    def _gauges(self, workers: list[Worker]) -> Iterator[Metric]:
+        said = [worker.status for worker in workers if worker.status is not None]
+        degraded = {name: 1.0 for status in said for name in status.degraded}
+        yield _labelled("degraded", "1 for each shared dependency that fails.", "dependency", degraded)
+        revisions = {status.revision: 1.0 for status in said if status.revision}
+        yield _labelled("policy_info", "The policy bundle's revision.", "revision", revisions)
+        for name, shown in GAUGES.items():
+            found = [status.gauges[name] for status in said if name in status.gauges]
+            if shown.label:
+                tables = [figure for figure in found if isinstance(figure, Mapping)]
+                keys = sorted({key for table in tables for key in table})
+                figures = {key: shown.combine(table[key] for table in tables if key in table) for key in keys}
+                yield _labelled(name, shown.text, shown.label, figures)
+            elif numbers := [figure for figure in found if not isinstance(figure, Mapping)]:
+                yield _gauge(name, shown.text, shown.combine(numbers))
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"ostiary_{name}", text, value)
+
+
+def _labelled(name: str, text: str, label: str, figures: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"ostiary_{name}", text, labels=(label,))
+    for value, figure in figures.items():
+        family.add_metric((value,), figure)
+    return family
+
+
+@cache
+def _build() -> tuple[str, str]:
+    return version("ostiary"), platform.python_version()
+
+
+def _processes(workers: Mapping[int, Worker]) -> Iterator[Metric]:
+    """What the system says of the workers' processes, by slot (Linux)."""
+    memory = GaugeMetricFamily("ostiary_worker_memory_bytes", "Resident memory.", labels=("slot",))
+    files = GaugeMetricFamily("ostiary_worker_open_files", "Open descriptors.", labels=("slot",))
+    spent = CounterMetricFamily("ostiary_worker_cpu_seconds", "Processor time of this process.", labels=("slot",))
+    for slot, worker in workers.items():
+        folder = Path("/proc") / str(worker.pid)
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int((folder / "statm").read_text().split()[1])
+            times = (folder / "stat").read_text().rpartition(")")[2].split()
+            memory.add_metric((str(slot),), pages * os.sysconf("SC_PAGE_SIZE"))
+            spent.add_metric((str(slot),), (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK"))
+            files.add_metric((str(slot),), len(os.listdir(folder / "fd")))  # noqa: PTH208 - only counted
+    yield from (memory, files, spent)
+
+
+class Admin:
+    """The listener as a plain ASGI application. `metrics_folder` holds the workers' files."""
+
+    def __init__(self, roster: Roster, metrics_folder: Path) -> None:
+        self._roster = roster
+        self._folder = metrics_folder
+
+    def metrics(self, roster: Roster) -> bytes:
+        """All metrics in Prometheus' text format. Reads files: not on the loop, so `roster` is a copy."""
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=str(self._folder))  # type: ignore[no-untyped-call]
+        registry.register(WorkforceCollector(roster))
+        return generate_latest(registry)
+
+    async def __call__(self, scope: Scope, _receive: object, send: Send) -> None:
+        """Answer one request."""
+        path, known = scope["path"], {"/livez", "/readyz", "/metrics"}
+        status, media, body = 200, b"application/json", b'{"live":true}'
+        if path not in known:
+            status, body = 404, b'{"error":"not found"}'
+        elif scope["method"] not in {"GET", "HEAD"}:
+            status, body = 405, b'{"error":"GET only"}'
+        elif path == "/readyz":
+            answer = self._roster.describe()
+            status, body = (200 if answer["ready"] else 503), orjson.dumps(answer)
+        elif path == "/metrics":
+            still = replace(self._roster, workers=dict(self._roster.workers))
+            media, body = exposition.CONTENT_TYPE_LATEST.encode(), await asyncio.to_thread(self.metrics, still)
+        headers = [
+            (b"content-type", media), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")
+        ]  # fmt: skip
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def server(self) -> QuietServer:
+        """uvicorn for this listener alone."""
+        config = uvicorn.Config(
+            self, interface="asgi3", http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, limit_concurrency=100, timeout_keep_alive=15,
+            timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        return QuietServer(config)

@@ -1,0 +1,74 @@
+"""Who is at work: the workers as their supervisor sees them, and whether traffic should be sent here.
+
+A worker is believed only as long as it goes on speaking: one that hangs is not ready, and after a while not alive.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.status import Status
+
+STALE_S = 4.0
+"""A worker that speaks every second and was silent for so long is not ready."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process. Times are monotonic seconds; `silent_for` counts the looks since it last spoke."""
+
+    pid: int
+    born_at: float = field(default_factory=time.monotonic)
+    status: Status | None = None
+    heard_at: float = 0.0
+    silent_for: int = 0
+
+    def hear(self, status: Status) -> None:
+        """It spoke."""
+        self.status, self.heard_at, self.silent_for = status, time.monotonic(), 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what it said last can be believed."""
+        return self.status is not None and time.monotonic() - self.heard_at < STALE_S
+
+    @property
+    def is_ready(self) -> bool:
+        """Ready by its own word, and that word is fresh."""
+        return self.status is not None and self.status.ready and self.is_fresh
+
+    def describe(self) -> dict[str, Any]:
+        """For `/readyz`."""
+        missing = list(self.status.missing) if self.status is not None else ["starting"]
+        if self.status is not None and not self.is_fresh:
+            missing.append("heartbeat")
+        return {"pid": self.pid, "ready": self.is_ready, "missing": missing}
+
+
+@dataclass(slots=True)
+class Roster:
+    """All slots. `workers` holds the slots that have a process."""
+
+    wanted: int
+    workers: dict[int, Worker] = field(default_factory=dict)
+    draining: bool = False
+    restarts: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether to send traffic here: one ready worker is enough."""
+        return not self.draining and any(worker.is_ready for worker in self.workers.values())
+
+    def describe(self) -> dict[str, Any]:
+        """What an operator wants to know about why, or why not."""
+        nobody = {"pid": None, "ready": False, "missing": ["process"]}
+        slots = [self.workers.get(slot) for slot in range(self.wanted)]
+        said = [worker.status for worker in slots if worker is not None and worker.status is not None]
+        return {
+            "ready": self.ready,
+            "draining": self.draining,
+            "workers": [nobody if worker is None else worker.describe() for worker in slots],
+            "degraded": sorted({name for status in said for name in status.degraded}),
+        }
