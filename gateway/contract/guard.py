@@ -30,6 +30,7 @@ _STEERING = {
 }
 _CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
+_LARGEST = 2**53 - 1
 _OURS = frozenset(row.value.code for row in Refusal if row.value.code > 0)
 _DEFINED = frozenset({-32020, -32021, -32022})
 
@@ -147,7 +148,7 @@ def _declared(capabilities: Mapping[str, Any], request: Mapping[str, Any]) -> bo
         return True
     params = request.get("params")
     mode = params.get("mode", "form") if type(params) is dict else "form"
-    return mode in capability or (mode == "form" and "url" not in capability)
+    return type(mode) is str and (mode in capability or (mode == "form" and "url" not in capability))
 
 
 def _check_error(error: Any) -> None:
@@ -155,13 +156,15 @@ def _check_error(error: Any) -> None:
 
     Refused are the gateway's own codes, and those that this revision forbids: -32042 (an elicitation past the rules
     for it) and the undefined ones of -32020...-32099. Old servers' -32002 and -32000...-32019 pass: clients must cope
-    with them.
+    with them. A code beyond +-(2^53 - 1) has no form in the record's chain (RFC 8785), and clients read it as another.
     """
     if type(error) is not dict or not error.keys() <= {"code", "message", "data"}:
         raise _invalid("the error is not an error object")
     code = error.get("code")
     if type(code) is not int or type(error.get("message")) is not str:
         raise _invalid("the error lacks an integer code or a message")
+    if abs(code) > _LARGEST:
+        raise _invalid("an error code that not every reader takes for the same")
     if code in _OURS:
         raise _invalid(f"an error code of the gateway's own: {code}")
     if -32099 <= code <= -32020 and code not in _DEFINED:

@@ -112,6 +112,8 @@ def test_only_the_callers_id_passes(request_id: str | int) -> None:
         _text(error={"code": "1", "message": "x"}),
         _text(error={"code": True, "message": "x"}),
         _text(error={"code": 1.5, "message": "x"}),
+        _text(error={"code": 2**53, "message": "x"}),
+        _text(error={"code": -(2**63), "message": "x"}),
         _text(error={"code": 1}),
         _text(error={"code": 1, "message": "x", "extra": 1}),
     ],
@@ -158,6 +160,10 @@ SAMPLE = {"method": "sampling/createMessage", "params": {}}
         ({"sampling": {}, "elicitation": {}, "roots": {}}, {"method": "tools/call"}, False),
         ({"sampling": {}}, {"method": ["sampling/createMessage"]}, False),
         ({"sampling": {}}, "sampling/createMessage", False),
+        ({"elicitation": {}}, {**ELICIT, "params": {"mode": "form"}}, True),
+        ({"elicitation": {}}, {**ELICIT, "params": {"mode": ["form"]}}, False),
+        ({"elicitation": {}}, {**ELICIT, "params": {"mode": {}}}, False),
+        ({"elicitation": {}}, {**ELICIT, "params": {"mode": None}}, False),
     ],
 )
 def test_only_declared_input_is_asked_for(capabilities: dict[str, Any], request_: Any, passes: bool) -> None:
@@ -220,11 +226,26 @@ _json = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["jsonrpc", "id", "result", "error", "method", "params"]), _json))
+_asking = st.fixed_dictionaries(
+    {"method": st.just("elicitation/create") | _json, "params": st.fixed_dictionaries({}, optional={"mode": _json})}
+)
+_result = st.fixed_dictionaries(
+    {"resultType": st.just("input_required"), "inputRequests": st.dictionaries(st.text(max_size=2), _asking)},
+    optional={"requestState": _json, "_meta": _json},
+)
+_error = st.fixed_dictionaries({"code": st.integers(-(2**63), 2**64 - 1) | _json, "message": st.text() | _json})
+_answer = st.fixed_dictionaries(
+    {"jsonrpc": st.just("2.0"), "id": st.just(1)}, optional={"result": _result | _json, "error": _error | _json}
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["jsonrpc", "id", "result", "error", "method", "params"]), _json) | _answer,
+)
 def test_the_guard_accepts_or_refuses_and_nothing_else(message: dict[str, Any]) -> None:
     """No answer makes it fail in another way; what it accepts has the caller's id."""
     try:
-        guarded = guard_answer(a_call(), orjson.dumps(message))
+        guarded = guard_answer(a_call(capabilities={"elicitation": {}}), orjson.dumps(message))
     except Refused as refused:
         found: object = refused.refusal
     else:
