@@ -169,11 +169,19 @@ def test_a_transition_says_who_did_it_and_what_they_saw() -> None:
     )
     assert record["actor"] == {"issuer": "https://idp.example.com", "subject": "bob", "client": ""}
     assert record["requester"]["subject"] == "alice"
-    assert (record["ticket"], record["decision_id"], record["digest"]) == ("t-1", "d-1", "a" * 64)
+    assert (record["ticket"], record["decision_id"]) == ("t-1", "d-1")
     assert CANARY not in repr(record)
     assert record["comment_hmac"] != approval_record(transition(comment="other"), REDACTOR)["comment_hmac"]
     local = approval_record(transition(by="local:1000@host"), REDACTOR)
     assert local["actor"] == {"issuer": "", "subject": "local:1000@host", "client": ""}
+
+
+def test_a_transition_confirms_no_guess_at_the_arguments() -> None:
+    """AUD-02: the effect's plain digest could be made of the record and a guess; only its keyed HMAC is written."""
+    record = approval_record(transition(), REDACTOR)
+    assert "a" * 64 not in repr(record)
+    assert record["effect_hmac"] == hmac.digest(KEY, b"effect\0" + b"a" * 64, "sha256")[:16].hex()
+    assert approval_record(transition(verb="claim"), REDACTOR)["effect_hmac"] == record["effect_hmac"]
 
 
 def test_the_log_line_is_a_projection_without_arguments() -> None:
