@@ -229,9 +229,9 @@ class House:
         assert given.status_code == 200, given.text
         return ticket
 
-    def ostiary(self, *words: str, token: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def ostiary(self, *words: str, token: str = "") -> subprocess.CompletedProcess[str]:
         """The command, as a process."""
-        named = {**os.environ, **self.stack.secrets, **environment, "OSTIARY_TOKEN": token}
+        named = {**os.environ, **self.stack.secrets, **self.stack.environment, "OSTIARY_TOKEN": token}
         return subprocess.run(
             [sys.executable, "-m", "gateway.cli", *words],
             capture_output=True, text=True, env=named, timeout=PATIENCE_S, check=False,
