@@ -192,7 +192,8 @@ class Desk(Counter):
             claimed = await claiming
         finally:
             # A claim whose commit is unknown counts as consumed; nobody holds it, so its lease is not extended.
-            del self._claiming[filed.ticket.id]
+            if self._claiming.get(filed.ticket.id) is claiming:  # a later look may have begun a claim of its own
+                del self._claiming[filed.ticket.id]
             if not claimed:
                 del self._held[use_id]
         if not claimed:
