@@ -176,6 +176,7 @@ class House:
         self._policy: EmbeddedPolicy
         self._counted: CountedPolicy
         self._upstream: HttpUpstream
+        self._caring: asyncio.Task[None]
         self._corridor: Corridor
         self._edge: Asgi
         self._control: Asgi
@@ -237,8 +238,8 @@ class House:
         control = self._approvals_api(desk, implications)
         add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
         self._control = ControlDoor(control, plan.hosts, self._turn_away)
-        caring = asyncio.create_task(self._look_after(desk))
-        opened.push_async_callback(_end, caring)
+        self._caring = asyncio.create_task(self._look_after(desk))
+        opened.push_async_callback(_end, self._caring)
 
     async def _open_desk(self) -> tuple[Desk, str]:
         """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
@@ -250,7 +251,8 @@ class House:
             raise CannotStart(f"audit.file: {error}") from error
         opened.push_async_callback(self._sink.close)
         self._store = Store(settings.approvals.database, derive_keys(self._plan.seal_keys, "tickets"))
-        owner = f"{socket.gethostname()}/{self._sink.writer}"
+        # The file's lock says that nobody else is this owner; another gateway on this host has another file.
+        owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
         desk = Desk(
             self._store,
             self._journal,
@@ -361,7 +363,8 @@ class House:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
         self._telemetry.carry_over(sink, self._counted)
-        own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy}
+        looked_after = not self._caring.done()  # leases that nobody extends end calls that run as `unknown`
+        own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
         replicas = self._upstream.replicas()
         return Status(
@@ -414,5 +417,6 @@ class House:
 
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
+        structlog.get_logger("house").error("task_broke", exc_info=error)

@@ -6,6 +6,7 @@ Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not b
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -121,6 +122,7 @@ def worker(*, config: Path, host: str, port: int, slot: int, fd: int, status_fd:
 
     hold_to_supervisor()
     pipe = StatusPipe(status_fd)
+    gc.disable()  # until `work` has the house open: all that is made until then stays
 
     import uvloop  # noqa: PLC0415
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import structlog
 
-from gateway.admin import Admin
 from gateway.roster import Roster, Worker
 from gateway.status import LONGEST_LINE, Resigned, read_line
 
@@ -115,23 +114,34 @@ class Supervisor:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
-            admin = Admin(self.roster, self._folder).server()
-            answering = asyncio.create_task(admin.serve(sockets=[desk]))
             host, port = door.getsockname()[:2]
             self._log.info("listening", host=host, port=port, admin_port=desk.getsockname()[1], pid=os.getpid())
             try:
-                async with asyncio.TaskGroup() as keepers:
-                    keepers.create_task(self._close_when_stopping(door))
-                    for slot in range(posts.workers):
-                        keepers.create_task(self._keep(slot, door))
+                await self._serve(door, desk)
             finally:
-                admin.should_exit = True
-                await answering
                 shutil.rmtree(self._folder, ignore_errors=True)
         if self._fault:
             raise CannotServe(self._fault)
         self._log.info("stopped", code=self._exit_code)
         return self._exit_code
+
+    async def _serve(self, door: socket.socket, desk: socket.socket) -> None:
+        """Keep all slots filled and answer the operators until the last worker has ended."""
+        answering: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.TaskGroup() as keepers:
+                keepers.create_task(self._close_when_stopping(door))
+                for slot in range(self.posts.workers):
+                    keepers.create_task(self._keep(slot, door))
+                await asyncio.sleep(0)  # the workers' processes start before this one imports the rest of its own
+                from gateway.admin import Admin  # noqa: PLC0415
+
+                admin = Admin(self.roster, self._folder).server()
+                answering = asyncio.create_task(admin.serve(sockets=[desk]))
+        finally:
+            if answering is not None:
+                admin.should_exit = True
+                await answering
 
     def _stop(self) -> None:
         """Not ready from this moment on. Asked again, nothing changes: what is being finished is finished."""
