@@ -150,21 +150,36 @@ def parties_to(issuer: str, subject: str, claims: Mapping[str, Any]) -> tuple[Pa
     return tuple(dict.fromkeys(parties))
 
 
+def asks_as_well(person: Person, parties: Collection[Party], client: Party) -> bool:
+    """Whether a decision by this person would be one of those who ask: then there are no four eyes.
+
+    Not only by name: a token that somebody of `parties` (or the requester's program, `client`, under its own name)
+    holds for another person is theirs, and so is one that was issued to a program which asked in its own name. That
+    two people use the same program says nothing.
+    """
+    own = set(parties_to(person.issuer, person.subject, person.claims))
+    return not own.isdisjoint({*parties, client}) or (person.issuer, person.client) in parties
+
+
 def enough(
     approvals: Iterable[Person],
     approvers: Sequence[Approver],
     minimum: int,
     parties: Collection[Party],
     *,
+    client: Party = (LOCAL, ""),
     local: bool,
 ) -> bool:
     """Whether these people, by the claims they had when they approved, still make the quorum.
 
-    `local`: whether a local administrator may approve at all; all of them together count once.
+    `client`: the requester's program. `local`: whether a local administrator may approve at all; all of them together
+    count once. Nobody counts twice by acting for another one who is counted.
     """
-    people = {
-        (LOCAL, "") if person.local else person.party
-        for person in approvals
-        if person.party not in parties and (local if person.local else may_decide(approvers, person))
-    }
-    return len(people) >= minimum
+    people: dict[Party, set[Party]] = {}
+    for person in approvals:
+        if person.local and local:
+            people[LOCAL, ""] = set()
+        elif may_decide(approvers, person) and not asks_as_well(person, parties, client):
+            actors = parties_to(person.issuer, person.subject, person.claims)
+            people.setdefault(person.party, set()).update(actors)
+    return sum(people.keys().isdisjoint(actors - {who}) for who, actors in people.items()) >= minimum

@@ -1,7 +1,8 @@
 """The people's side of the desk: look, approve, deny, revoke, withdraw, resolve.
 
-Four eyes: whoever asks, by whatever client, never decides. A ticket that is neither one's own nor one's to decide
-answers like one that is not there. A person's act counts only with its record, which is durable before the commit.
+Four eyes: whoever asks, by whatever client or in whoever's name, never decides. A ticket that is neither one's own
+nor one's to decide answers like one that is not there. A person's act counts only with its record, which is durable
+before the commit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from approvals.approvers import LOCAL, Approver, Person, enough, may_decide, read_approver
+from approvals.approvers import LOCAL, Approver, Person, asks_as_well, enough, may_decide, read_approver
 from approvals.ledger import Filed, Ledger
 from approvals.showing import is_what_stands, iso, show, standing
 from approvals.store import Store
@@ -181,7 +182,9 @@ class Counter:
             return
         if verb == "revoke" and requester:
             return
-        if person.party in filed.parties or (person.local and asked.issuer == LOCAL):
+        if asks_as_well(person, filed.parties, (asked.issuer, asked.client)):
+            raise NotAllowed("own_request")
+        if person.local and asked.issuer == LOCAL:
             raise NotAllowed("own_request")
         if person.local:
             if verb == "approve" and not self._local_approve:
@@ -205,6 +208,7 @@ class Counter:
             self._approvers(filed.ticket),
             filed.ticket.min_approvers,
             filed.parties,
+            client=(filed.ticket.asked.issuer, filed.ticket.asked.client),
             local=self._local_approve,
         )
         return MOVES[state][verb] if agreed else state

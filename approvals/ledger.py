@@ -194,7 +194,7 @@ class Ledger:
         decision_id = new_id()
         who = {
             "issuer": person.issuer, "subject": person.subject, "client": person.client, "local": person.local,
-            "scopes": sorted(person.scopes), "groups": sorted(person.groups),
+            "scopes": sorted(person.scopes), "groups": sorted(person.groups), "act": person.claims.get("act"),
         }  # fmt: skip
         said = orjson.dumps(
             {"id": decision_id, "verb": verb, "who": who, "by": person.by, "comment": comment, "seen": seen}
@@ -364,7 +364,8 @@ def _texts(texts: Sequence[str]) -> str:
 
 def _person(who: Mapping[str, Any]) -> Person:
     scopes, groups = frozenset(who["scopes"]), frozenset(who["groups"])
-    return Person(who["issuer"], who["subject"], who["client"], scopes, groups, local=who["local"])
+    claims = {"act": who["act"]}  # all that is looked at again: who acted for them
+    return Person(who["issuer"], who["subject"], who["client"], scopes, groups, claims, local=who["local"])
 
 
 def _readable(person: Person) -> ColumnElement[bool]:

@@ -114,7 +114,8 @@ def no_longer_granted(filed: Filed, today: Today) -> str:
     if ticket.asked.tool_digest != today.asked.tool_digest:
         return "tool_changed"
     parties: Collection[Party] = {*filed.parties, *today.parties}
-    if not enough(filed.approvals, today.approvers, terms.min_approvers, parties, local=today.local):
+    client = (today.asked.issuer, today.asked.client)
+    if not enough(filed.approvals, today.approvers, terms.min_approvers, parties, client=client, local=today.local):
         return "approvers_changed"
     if ticket.uses - ticket.uses_left >= terms.uses or ticket.created_at + terms.ttl_s <= today.now:
         return "terms_tightened"

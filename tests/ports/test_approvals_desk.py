@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from approvals.approvers import local_person
+from approvals.approvers import Person, local_person
 from approvals.desk import TooManyTickets
 from approvals.ticket import (
     ActInvalid,
@@ -238,6 +238,45 @@ async def test_nobody_approves_their_own_request(it: Bench) -> None:
             await it.desk.act("deny", who, held.ticket.id)
     assert (await it.desk.act("approve", CAROL, held.ticket.id))["state"] == "approved"
     await it.claimed(claims={"act": {"sub": "bob"}})
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        dataclasses.replace(BOB, claims={"act": {"sub": "alice"}}),
+        dataclasses.replace(BOB, claims={"act": {"sub": "console", "act": {"sub": "alice"}}}),
+        dataclasses.replace(BOB, claims={"act": {"sub": "agent"}}),
+        person("agent", groups=["payers"]),
+        dataclasses.replace(BOB, client="alice"),
+    ],
+)
+async def test_a_requester_does_not_approve_in_anothers_name(it: Bench, who: Person) -> None:
+    """APR-12: a token of Bob's that Alice or her program holds is hers; so is her program's own token."""
+    held = await it.held()
+    for verb in ("approve", "deny"):
+        with pytest.raises(NotAllowed, match="own_request"):
+            await it.desk.act(verb, who, held.ticket.id)
+    for fine in ({}, {"act": {"sub": "console"}}, {"act": {"sub": "alice", "iss": OTHER_ISSUER}}):
+        again = await it.held(effect({"n": len(str(fine))}))
+        await it.desk.act("approve", dataclasses.replace(BOB, claims=fine, client="agent"), again.ticket.id)
+        await it.claimed(effect({"n": len(str(fine))}))
+
+
+async def test_an_approval_in_whose_name_a_requester_acted_is_worth_nothing_at_the_call(it: Bench) -> None:
+    """Who acted for the approver is kept with the approval, and compared with who asks then."""
+    await it.approved(by=dataclasses.replace(BOB, claims={"act": {"sub": "console"}}))
+    assert (await it.held(claims={"act": {"sub": "console"}})).why == "pending"
+
+
+async def test_nobody_fills_a_quorum_in_anothers_name(it: Bench) -> None:
+    """Carol, and Carol acting for Bob, are one person; Bob and Carol at the same console are two."""
+    terms = dataclasses.replace(TERMS, min_approvers=2)
+    for actor, state in (("carol", "pending"), ("console", "approved")):
+        asked = effect({"actor": actor})
+        held = await it.held(asked, terms=terms)
+        await it.desk.act("approve", CAROL, held.ticket.id)
+        for_bob = dataclasses.replace(BOB, claims={"act": {"sub": actor}})
+        assert (await it.desk.act("approve", for_bob, held.ticket.id))["state"] == state
 
 
 async def test_an_actor_that_comes_later_is_a_party_too(it: Bench) -> None:
