@@ -23,6 +23,7 @@ from approvals.review.api import approvals_api
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
+from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.config import Settings
@@ -350,10 +351,14 @@ class House:
             self._sink.note(record)
 
     async def _look_after(self, desk: Desk) -> None:
-        """Keep the leases of open uses, and end what lapsed."""
+        """Keep the leases of open uses, and end what lapsed; once, what writers that are not started left open."""
+        orphans = self._sink.writer == 0
         while True:
-            await asyncio.sleep(LOOK_AFTER_S)
+            await asyncio.sleep(LOOK_AFTER_S)  # which also lets every worker claim its own file first
             try:
+                if orphans and (closed := await close_orphans(self._plan.settings.audit.file)):
+                    self._log.warning("orphaned_records_closed", writers=closed)
+                orphans = False
                 await desk.renew()
                 await desk.sweep()
             except (StoreUnavailable, AuditUnavailable) as error:

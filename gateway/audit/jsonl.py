@@ -42,7 +42,8 @@ _FOLD_S: Final = 1.0
 class JsonlSettings:
     """`file` is writer 0's. `deadline_s` < 2; notes beyond `max_notes` or `max_note_bytes` are counted and dropped.
 
-    Refusals of unknown callers beyond `folded_beyond` per second are written together.
+    Refusals of unknown callers beyond `folded_beyond` per second are written together. `writer` None:
+    the lowest free one.
     """
 
     file: Path
@@ -50,6 +51,7 @@ class JsonlSettings:
     max_notes: int = 10_000
     max_note_bytes: int = 16 * 1024 * 1024
     folded_beyond: int = 200
+    writer: int | None = None
 
 
 @dataclass(slots=True)
@@ -139,7 +141,7 @@ class JsonlSink:
         self._loop = asyncio.get_running_loop()
         self._scribe = Scribe(*self._disk)
         try:
-            slot = await self._scribe.claim(self._settings.file)
+            slot = await self._scribe.claim(self._settings.file, self._settings.writer)
             self.writer, self.seq, self.head, self.fault = slot.writer, slot.seq, slot.head, ""
             self._running = True
             self._marked_at = self.seq
@@ -195,7 +197,10 @@ class JsonlSink:
             return
         self._unfold()
         if not self.fault:
-            self._add(admin_record("stopped", facts={"open": sorted(self._open)[:_MAX_MARKED]}))
+            ending = {
+                waiting.record["decision_id"] for waiting in self._pending if waiting.record["kind"] == "outcome"
+            }
+            self._add(admin_record("stopped", facts={"open": sorted(self._open - ending)[:_MAX_MARKED]}))
         fault, self.fault, self._running = self.fault, "the audit is closed", False
         if not fault:
             self._idle.clear()

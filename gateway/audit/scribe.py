@@ -32,9 +32,9 @@ class Scribe:
         self._slot: Slot | None = None
         threading.Thread(target=self._work, name="audit", daemon=True).start()
 
-    async def claim(self, file: Path) -> Slot:
-        """Claim and mend the lowest free slot of `file`. Raises `AuditUnavailable`."""
-        self._slot = slot = await self._ask(lambda: claim_slot(file))
+    async def claim(self, file: Path, only: int | None = None) -> Slot:
+        """Claim and mend the lowest free slot of `file`, or `only` that one. Raises `AuditUnavailable`."""
+        self._slot = slot = await self._ask(lambda: claim_slot(file, only))
         return slot
 
     def write(self, data: bytes, *, mend: bool, then: Callable[[str], None]) -> None:

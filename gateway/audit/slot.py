@@ -26,6 +26,10 @@ _MAX_KEPT = 2000
 _MARKED = re.compile(rb'(?:\A|(?<=\n))\{"act":"(?:started|mark)"')
 
 
+class SlotTaken(AuditUnavailable):
+    """Another process is that writer."""
+
+
 @dataclass(slots=True)
 class Slot:
     """A claimed file. `size` is the offset after the last whole record; `cut` the bytes that were torn off after it.
@@ -48,9 +52,12 @@ def slot_path(file: Path, writer: int) -> Path:
     return file if not writer else file.with_name(f"{file.name}.{writer}")
 
 
-def claim_slot(file: Path) -> Slot:
-    """Lock the lowest free slot of `file`, mend it and read where its chain ends. Raises `AuditUnavailable`."""
-    for writer in range(MAX_WRITERS):
+def claim_slot(file: Path, only: int | None = None) -> Slot:
+    """Lock the lowest free slot of `file` (or `only` that writer's), mend it and read where its chain ends.
+
+    Raises `AuditUnavailable`; `SlotTaken` where another process holds it.
+    """
+    for writer in range(MAX_WRITERS) if only is None else (only,):
         path = slot_path(file, writer)
         try:
             fd = _lock(path)
@@ -68,7 +75,7 @@ def claim_slot(file: Path) -> Slot:
             os.close(fd)
             raise
         return slot
-    raise AuditUnavailable(f"{file}: all {MAX_WRITERS} writers' slots are taken")
+    raise SlotTaken(f"{file}: all {MAX_WRITERS} writers' slots are taken" if only is None else f"{path}: taken")
 
 
 def _lock(path: Path) -> int | None:
