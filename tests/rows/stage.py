@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +46,11 @@ class Stage:
 
     def run(self, work: Coroutine[Any, Any, T], within_s: float = PATIENCE_S) -> T:
         """Do `work` on the loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)
+        return self.submit(work).result(within_s)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have `work` done on the loop meanwhile."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """End the loop."""
@@ -126,6 +130,7 @@ class House:
     behind: dict[str, list[Server]]
     secrets: set[bytes] = field(default_factory=set)
     second: Issuer = field(default_factory=lambda: Issuer(SECOND, [signing_key(number=9)]))
+    audit_folder: Path | None = None
     http: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=PATIENCE_S))
     _tokens: dict[tuple[str, ...], str] = field(default_factory=dict)
     _read: dict[Path, int] = field(default_factory=dict)
@@ -269,7 +274,7 @@ class House:
     @property
     def audit_files(self) -> list[Path]:
         """One a writer."""
-        return sorted(self.stack.folder.glob("audit.jsonl*"))
+        return sorted((self.audit_folder or self.stack.folder).glob("audit.jsonl*"))
 
     def records(self) -> list[dict[str, Any]]:
         """Every audit record until now; what is new of audit and log was looked through for secrets."""

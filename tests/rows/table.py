@@ -476,7 +476,7 @@ CALLS = [
         _becomes("tools/call", {"name": "nobody"}, "nobody"),
     ),
     *(
-        Row(f"state: {text[:12]!r}", Refusal.STATE_NOT_ACCEPTED, _state(text))
+        Row(f"a state of {len(text)}: {text[:12]!r}", Refusal.STATE_NOT_ACCEPTED, _state(text))
         for text in ("", "x", "A" * 120, "AAAA=", "A" * 70_000, "\u0000")
     ),
     Row(
