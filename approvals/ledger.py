@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person, entries_of
 from approvals.schema import decisions, eligible, tickets, uses
-from approvals.statements import CLAIM, DECISIONS, FREED, LEFT_UNKNOWN, OF_EFFECT, RUN, RUN_BY_HOLDER, SUMMARY
+from approvals.statements import CLAIM, DECISIONS, FREED, LEFT_UNKNOWN, OF_EFFECT, RUN, RUN_BY_HOLDER, SEND, SUMMARY
 from approvals.ticket import OPEN_RUNS, Asked, Run, State, StoreUnavailable, Ticket, sources
 from approvals.vault import Vault, effect_of
 
@@ -156,7 +156,9 @@ class Ledger:
         shown = orjson.dumps(
             {"arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification}
         )
-        bond = orjson.dumps({"effect": effect_of(asked).hex(), "digest": asked.digest, "parties": parties})
+        bond = orjson.dumps(
+            {"effect": effect_of(asked).hex(), "digest": asked.digest, "parties": parties, "stated": _stated(ticket)}
+        )
         sealed = self._vault.seal(shown, ticket.id, "shown")
         values = {
             "id": ticket.id, "version": 1, "lookup": self._vault.lookups(asked)[0], "key_id": self._vault.key_id,
@@ -222,6 +224,7 @@ class Ledger:
 
     async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None) -> bool:
         """Move a use, held by `owner` where given; False if its state does not admit it or a person resolved it.
+        It is `sent` only while its ticket still is approved and in time.
 
         A known end frees the ticket, an unknown one keeps it busy; the end of the last use makes it `used`.
         """
@@ -229,7 +232,8 @@ class Ledger:
         if owner is None:
             moved = await self.connection.execute(RUN, given)
         else:
-            moved = await self.connection.execute(RUN_BY_HOLDER, {**given, "holder": owner})
+            statement = SEND if target is Run.SENT else RUN_BY_HOLDER
+            moved = await self.connection.execute(statement, {**given, "holder": owner})
         if moved.rowcount != 1:
             return False
         if target is not Run.SENT:
@@ -348,6 +352,8 @@ class Ledger:
             uses=row.uses, uses_left=row.uses_left, runs=tuple(ran), created_at=row.created_at,
             expires_at=row.expires_at, earlier=earlier,
         )  # fmt: skip
+        if _stated(ticket) != bond["stated"]:
+            raise StoreUnavailable(f"ticket {row.id} was changed in the database")
         running = None if row.running is None else Open(row.running, Run(row.run_state), row.run_lease)
         return Filed(
             ticket=ticket,
@@ -356,6 +362,11 @@ class Ledger:
             running=running,
             approvals=tuple(_person(one["who"]) for one in said if one["verb"] == "approve"),
         )
+
+
+def _stated(ticket: Ticket) -> list[Any]:
+    """What people say yes to beside the effect: sealed as well, because it is kept in clear to be asked for."""
+    return [ticket.asked.tool_digest, ticket.uses, ticket.created_at, ticket.expires_at, list(ticket.mask)]
 
 
 def _texts(texts: Sequence[str]) -> str:

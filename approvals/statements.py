@@ -5,7 +5,7 @@ Each condition of a transition stands in the `WHERE` of its one statement; the n
 
 from __future__ import annotations
 
-from sqlalchemy import and_, bindparam, case, null, or_, select, update
+from sqlalchemy import and_, bindparam, case, exists, null, or_, select, update
 
 from approvals.schema import decisions, tickets, uses
 from approvals.ticket import State
@@ -62,12 +62,23 @@ RUN = (
     .values(state=bindparam("target"), at=bindparam("now"))
 )
 RUN_BY_HOLDER = RUN.where(uses.c.owner == bindparam("holder"))
+SEND = RUN_BY_HOLDER.where(
+    exists().where(
+        tickets.c.id == uses.c.ticket_id,
+        tickets.c.running == uses.c.id,
+        tickets.c.state == State.APPROVED,
+        tickets.c.expires_at > bindparam("now"),
+    )
+)
+"""The last moment at which a revocation or the end of its time stops a call: nothing was sent yet."""
 
 _when_last = (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0), State.USED.value)
 
+_its_ticket = select(uses.c.ticket_id).where(uses.c.id == bindparam("use")).scalar_subquery()
+
 LEFT_UNKNOWN = (
     update(tickets)
-    .where(tickets.c.running == bindparam("use"))
+    .where(tickets.c.id == _its_ticket, tickets.c.running == bindparam("use"))
     .values(state=case(_when_last, else_=tickets.c.state), version=tickets.c.version + 1)
 )
 """An unknown end keeps the ticket busy; the end of the last use makes it `used`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from sqlalchemy.util import await_only
 from approvals.ledger import Ledger
 from approvals.schema import SCHEMA, metadata, schema_version, tickets
 from approvals.statements import LIVE
-from approvals.ticket import StoreUnavailable
+from approvals.ticket import State, StoreUnavailable
 from approvals.vault import Vault
 
 T = TypeVar("T")
@@ -40,10 +41,18 @@ PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 class Store:
     """Tickets in a database. `url`: `sqlite:///FILE`; `keys`: 32 bytes each, the first seals, all open."""
 
-    def __init__(self, url: str, keys: Sequence[bytes], *, limit_s: float = LIMIT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: Sequence[bytes],
+        *,
+        limit_s: float = LIMIT_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.vault = Vault(keys)
         self._path = _file_of(make_url(url))
         self._limit_s = limit_s
+        self._clock = clock
         self._engine = _engine(self._path, min(BUSY_S, limit_s * 0.75))
         self._writer = asyncio.Lock()
         self._readers = asyncio.Semaphore(READERS)
@@ -157,10 +166,15 @@ class Store:
         found = (await connection.execute(select(schema_version.c.version))).scalars().all()
         if found != [SCHEMA]:
             raise StoreUnavailable(f"{self._path} has schema version {found}, and this ostiary reads {SCHEMA}")
-        query = select(tickets.c.key_id).distinct().where(tickets.c.state.in_(LIVE) | tickets.c.running.is_not(None))
+        # What stands in the way of a call can be found by its key alone: a denial must not be forgotten with it.
+        holds = (tickets.c.state == State.DENIED) & (tickets.c.expires_at > self._clock())
+        matters = tickets.c.state.in_(LIVE) | tickets.c.running.is_not(None) | holds
+        query = select(tickets.c.key_id).distinct().where(matters)
         strange = set((await connection.execute(query)).scalars()) - set(self.vault.key_ids)
         if strange:
-            raise StoreUnavailable(f"live tickets are sealed by keys that are not configured: {sorted(strange)}")
+            raise StoreUnavailable(
+                f"tickets that still count are sealed by keys that are not configured: {sorted(strange)}"
+            )
 
 
 def _file_of(url: URL) -> Path:
@@ -185,6 +199,7 @@ def _engine(path: Path, busy_s: float) -> AsyncEngine:
         url,
         pool_size=READERS + 1,
         max_overflow=0,
+        hide_parameters=True,  # an error's text goes to logs and records
         connect_args={"isolation_level": None, "timeout": busy_s},
     )
 

@@ -447,6 +447,26 @@ async def test_a_revoked_approval_is_not_revived_by_a_use_that_comes_back(it: Be
     assert (await it.desk.show(BOB, ticket_id))["state"] == "revoked"
 
 
+@pytest.mark.parametrize("end", ["revoke", "expire"])
+async def test_what_was_taken_back_before_it_was_sent_is_not_sent(it: Bench, end: str) -> None:
+    """APR-01: once a revocation was answered nothing leaves any more; what had left before runs to its end."""
+    terms = dataclasses.replace(TERMS, uses=2)
+    ticket_id = await it.approved(terms=terms)
+    use = await it.claimed(terms=terms)
+    await it.desk.sent(use)
+    await it.desk.finish(use, Run.EXECUTED)
+    use = await it.claimed(terms=terms)
+    if end == "revoke":
+        await it.desk.act("revoke", BOB, ticket_id)
+    else:
+        it.clock.now += TERMS.ttl_s
+    with pytest.raises(StoreUnavailable, match="not held"):
+        await it.desk.sent(use)
+    await it.desk.restore(use)
+    assert (await it.held(terms=terms)).ticket.id != ticket_id
+    assert it.journal.verbs.count("sent") == 1
+
+
 async def test_several_uses_run_one_at_a_time(it: Bench) -> None:
     """An approval for three calls runs three, never two at once, never a fourth."""
     terms = dataclasses.replace(TERMS, uses=3)

@@ -109,6 +109,21 @@ async def test_keys_rotate(file: Path) -> None:
         await Store(f"sqlite:///{file}", [NEW]).start()
 
 
+async def test_a_denial_is_not_forgotten_with_its_key(file: Path) -> None:
+    """A denial that still holds is found by its key alone: a start without that key is refused, later it is not."""
+    async with bench(file) as it:
+        held = await it.held()
+        await it.desk.act("deny", BOB, held.ticket.id)
+        over = held.ticket.expires_at
+    with pytest.raises(StoreUnavailable, match="keys"):
+        await Store(f"sqlite:///{file}", [NEW], clock=lambda: over - 1).start()
+    async with bench(file, keys=[NEW, KEY]) as it:
+        assert (await it.held()).why == "denied"
+    later = Store(f"sqlite:///{file}", [NEW], clock=lambda: over)
+    await later.start()
+    await later.close()
+
+
 async def test_one_live_ticket_per_effect_is_the_databases_own_rule(it: Bench, file: Path) -> None:
     """Even a writer that asks nobody can't open a second one."""
     await it.held()
@@ -140,6 +155,20 @@ async def test_an_approval_cannot_be_filed_under_another_effect(it: Bench, file:
     sql(file, "UPDATE tickets SET lookup = ? WHERE state = 'approved'", wanted)
     with pytest.raises(StoreUnavailable):
         await it.settle(effect({"amount": 9}))
+
+
+@pytest.mark.parametrize(
+    "change", ["tool_digest = 'tool-2'", "expires_at = expires_at + 10", "created_at = created_at + 10", "uses = 9"]
+)
+async def test_what_was_approved_cannot_be_changed_in_the_database(it: Bench, file: Path, change: str) -> None:
+    """The tool's definition, the time and the uses that people said yes to are sealed with the effect."""
+    ticket_id = await it.approved()
+    sql(file, f"UPDATE tickets SET {change}")
+    for asked in (effect(), effect(tool_digest="tool-2")):
+        with pytest.raises(StoreUnavailable):
+            await it.settle(asked)
+    with pytest.raises(StoreUnavailable):
+        await it.desk.show(BOB, ticket_id)
 
 
 async def test_a_decision_copied_within_its_ticket_is_not_a_second_person(it: Bench, file: Path) -> None:
