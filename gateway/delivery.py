@@ -21,7 +21,7 @@ from approvals.ticket import Claimed, Held, Run
 from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.contract.admission import policy_input
 from gateway.contract.guard import Guarded, guard_answer
-from gateway.contract.listing import MEMBERS, candidates_of, keep_visible
+from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
 from gateway.contract.passage import Admitted, Passage, Reply
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
@@ -37,7 +37,7 @@ from gateway.upstream.port import (
     UpstreamUnreachable,
 )
 from policies.port import Policy
-from policies.verdict import PolicyUnavailable
+from policies.verdict import Effect, PolicyUnavailable
 
 TRANSLATED: dict[type[Exception], Refusal] = {
     PolicyUnavailable: Refusal.POLICY_UNAVAILABLE,
@@ -128,7 +128,7 @@ class Delivery:
         return result_reply(answer.status, body, passage.decision_id)
 
     async def finish(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
-        """The guarded answer -> the text that the caller gets: lists filtered, states sealed, all else untouched."""
+        """The guarded answer -> the text that the caller gets: lists filtered, states sealed, no cache shared."""
         call, server, identity = admitted.call, admitted.server, admitted.identity
         passage.code = guarded.code
         passage.result_digest = hashlib.sha256(guarded.raw).digest()
@@ -141,8 +141,9 @@ class Delivery:
         if call.method in MEMBERS and guarded.outcome == "executed":
             question = policy_input("list", server, identity, call, None, candidates_of(call.method, guarded.result))
             verdict = await self.policy.judge(question)
-            return guarded.with_result(keep_visible(call.method, guarded.result, frozenset(verdict.visible)))
-        return guarded.raw
+            visible = verdict.visible if verdict.effect is Effect.ALLOW else ()
+            return guarded.with_result(keep_visible(call.method, guarded.result, frozenset(visible)))
+        return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
 
     async def conclude(self, passage: Passage, outcome: str) -> None:
         """Write the outcome down, once, and end the use that the call consumed."""
@@ -163,8 +164,12 @@ class Delivery:
         """Give a use back. Only for a call of which provably not one byte left."""
         await self._end_use(self.desk.restore(use), use)
 
+    async def _end_use(self, ending: Awaitable[None], use: Claimed) -> None:
+        """To its end even if the client goes away meanwhile: a use that nobody ends would lapse into `unknown`."""
+        await asyncio.shield(self.spawn(self._try_to_end(ending, use)))
+
     @staticmethod
-    async def _end_use(ending: Awaitable[None], use: Claimed) -> None:
+    async def _try_to_end(ending: Awaitable[None], use: Claimed) -> None:
         try:
             await ending
         except StoreUnavailable as error:
@@ -189,15 +194,16 @@ class Delivery:
             raise
 
     async def _give_back(self, task: asyncio.Task[Claimed | Held]) -> None:
-        settled = await task
-        if isinstance(settled, Claimed):
+        await asyncio.wait({task})
+        if task.exception() is None and isinstance(settled := task.result(), Claimed):
             await self.restore(settled)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Finish `work` apart from the connection that caused it; `drain()` waits for it."""
         task = asyncio.ensure_future(work)
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
+        return task
 
     async def drain(self) -> None:
         """Wait for all that goes on apart from a connection."""

@@ -1,6 +1,7 @@
 """What a caller may see of a list: one policy question per page, the upstream's order, and never a shared cache.
 
-What is listed is what the policy would not deny (contract.md section 4). `nextCursor` survives filtering.
+What is listed is what the policy would not deny (contract.md section 4). `nextCursor` survives filtering. No result
+that was judged for one caller may be kept for another (rule G8).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gateway.contract.envelope import fold
 from gateway.contract.refusals import Refusal, Refused
 
 MEMBERS: Mapping[str, tuple[str, str]] = {
@@ -22,9 +24,12 @@ MEMBERS: Mapping[str, tuple[str, str]] = {
 def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The items of one page as the policy is asked about them: what the list says of each, and its `id`.
 
-    Raises `Refused(UPSTREAM_INVALID)` where the page is not a list of identified objects.
+    Raises `Refused(UPSTREAM_INVALID)` where the page is not a list of identified objects, or has a second one under a
+    name that a lenient client takes for the list's.
     """
     member, key = MEMBERS[method]
+    if any(name != member and fold(name) == fold(member) for name in result):
+        raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: a variant of result.{member}")
     items = result.get(member)
     if not isinstance(items, list):
         raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: result.{member} is not an array")
@@ -39,4 +44,14 @@ def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]
 def keep_visible(method: str, result: Mapping[str, Any], visible: Collection[str]) -> dict[str, Any]:
     """The page with only the visible items, as private to this caller. The upstream's order is kept."""
     member, key = MEMBERS[method]
-    return {**result, member: [item for item in result[member] if item[key] in visible], "cacheScope": "private"}
+    return keep_private({**result, member: [item for item in result[member] if item[key] in visible]})
+
+
+def is_shared(result: Mapping[str, Any]) -> bool:
+    """Whether a result says that a cache may give it to other callers."""
+    return result.get("cacheScope", "private") != "private"
+
+
+def keep_private(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result as one for this caller alone: another may not be allowed to have it."""
+    return {**result, "cacheScope": "private"}

@@ -1,0 +1,97 @@
+"""The corridor stopped at its awaits: what was consumed ends once and rightly, whoever goes away when."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.audit.port import AuditUnavailable
+from tests.pipeline.house import APPROVE, inner_house, until
+from tests.support.upstream import Exchange, http, result_of
+
+
+async def _leave(serving: asyncio.Task[Any]) -> None:
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+
+async def test_an_approved_call_runs_once(tmp_path: Path) -> None:
+    """The positive twin of what follows: held, approved, executed, used."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        ticket = await house.approve(house.ask())
+        status, _ = await house.call()
+        assert (status, len(house.forwarded)) == (200, 1)
+        assert house.moves == ["request", "approve", "claim", "sent", "executed"]
+        assert (await house.ticket(ticket))["state"] == "used"
+
+
+async def test_a_use_that_is_given_back_is_so_even_if_the_client_goes_away(tmp_path: Path) -> None:
+    """Nothing was recorded and so nothing was sent: the approval is whole again, whoever waited for the refusal."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        ticket = await house.approve(house.ask())
+        house.sink.gate = asyncio.Event()
+        serving = asyncio.create_task(house.serve())
+        await until(lambda: "claim" in house.moves)
+        async with house.store_is_busy():
+            house.sink.broken = AuditUnavailable("full")
+            house.sink.gate.set()
+            await until(lambda: bool(house.sink.of("refusal")[1:]))
+            await asyncio.sleep(0.01)
+            await _leave(serving)
+        await house.corridor.delivery.drain()
+        assert (await house.ticket(ticket))["uses_left"] == 1
+        house.sink.broken = None
+        assert (await house.call())[0] == 200
+
+
+async def test_a_use_whose_call_was_executed_ends_so_even_if_the_client_goes_away(tmp_path: Path) -> None:
+    """The record says `executed`, and so does the ticket, though nobody waits for the answer any more."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        ticket = await house.approve(house.ask())
+
+        async def answer_slowly(exchange: Exchange) -> None:
+            await busy.__aenter__()
+            await exchange.send(http(200, result_of(exchange.id)))
+
+        busy = house.store_is_busy()
+        house.script = answer_slowly
+        serving = asyncio.create_task(house.serve())
+        await until(lambda: bool(house.sink.of("outcome")))
+        await asyncio.sleep(0.01)
+        await _leave(serving)
+        await busy.__aexit__(None, None, None)
+        await house.corridor.delivery.drain()
+        assert [record["outcome"] for record in house.sink.of("outcome")] == ["executed"]
+        assert (await house.ticket(ticket))["state"] == "used"
+        assert house.moves[-1] == "executed"
+
+
+async def test_a_desk_that_fails_for_a_client_that_has_gone_troubles_nobody(tmp_path: Path) -> None:
+    """Nothing was claimed, so nothing is given back, and no task's exception is left over for nobody."""
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    async with inner_house(tmp_path, lambda _: APPROVE, store_limit_s=0.3) as house:
+        ticket = await house.approve(house.ask())
+        entered = asyncio.Event()
+
+        async def hold(_: object) -> None:
+            entered.set()
+            await asyncio.sleep(0.6)
+
+        holding = asyncio.create_task(house.store.write(hold, patience_s=5))
+        await entered.wait()
+        serving = asyncio.create_task(house.serve())
+        await asyncio.sleep(0.1)
+        await _leave(serving)
+        assert house.corridor.delivery.pending
+        await house.corridor.delivery.drain()
+        await holding
+        gc.collect()
+        assert (await house.ticket(ticket))["uses_left"] == 1
+        assert (await house.call())[0] == 200
+    assert not unheard
