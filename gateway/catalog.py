@@ -1,8 +1,9 @@
 """What each server offers: a snapshot of its whole `tools/list`, with the digest of every definition.
 
 A tool that is not in the snapshot does not exist for the corridor; one that is listed twice is nobody's. Snapshots
-are refreshed when they expire and, with a cool-down, on a miss; whoever waits for a refresh shares it, and nobody who
-goes away ends it (contract.md section 4; server/utilities/caching and pagination of the revision).
+are refreshed when they expire, and earlier for who may not rest on an old one; whoever waits for a refresh shares it,
+and nobody who goes away ends it. Whether there is a tool of the name that is asked for changes nothing of when the
+server is asked (contract.md section 4; server/utilities/caching and pagination of the revision).
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ NOTHING: Mapping[str, Any] = {}
 class CatalogLimits:
     """Bounds of one server's listing (counts, bytes) and its times (seconds).
 
-    A server's `ttlMs` counts between `shortest_s` and `longest_s`. After a failed refresh the last good snapshot
-    serves until it is `stale_s` old. `miss_s` and `failure_s` are the pauses after a refresh that found nothing, or
-    failed.
+    A server's `ttlMs` counts between `shortest_s` and `longest_s`. After a failed refresh, and a pause of `failure_s`
+    before the next, the last good snapshot serves until it is `stale_s` old.
     """
 
     pages: int = 100
@@ -37,17 +37,15 @@ class CatalogLimits:
     shortest_s: float = 2.0
     longest_s: float = 300.0
     stale_s: float = 900.0
-    miss_s: float = 5.0
     failure_s: float = 1.0
     refresh_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One whole listing. `ambiguous` are names that were listed twice or whose definition is none."""
+    """One whole listing, without the names that were listed twice or whose definition is none."""
 
     tools: Mapping[str, Tool]
-    ambiguous: frozenset[str]
     taken_at: float
     fresh_until: float
 
@@ -72,50 +70,32 @@ class Catalog:
     _shelves: dict[str, _Shelf] = field(default_factory=dict)
 
     async def look_up(self, server: Server, call: Call) -> Tool | None:
-        """The definition of the tool that is called; `None` for no tool or none on offer. Raises like `tool`."""
+        """The definition of the tool that is called, from a snapshot that is fresh or, while the server can't be
+        asked, still good enough; `None` for no tool, or for one that is not on offer exactly once.
+
+        Raises `UpstreamFault` subclasses (`sent` is false: nothing of the call left) while there is no such snapshot.
+        """
         if call.kind != "tool" or call.name is None:
             return None
-        return self.peek(server, call.name) or await self.tool(server, call.name)
-
-    def peek(self, server: Server, name: str) -> Tool | None:
-        """The tool if a fresh snapshot has it; `None` says nothing."""
-        shelf = self._shelves.get(server.name)
-        if shelf is None or shelf.snapshot is None or shelf.snapshot.fresh_until <= self.clock():
-            return None
-        return shelf.snapshot.tools.get(name)
-
-    async def tool(self, server: Server, name: str, *, newer_than_s: float | None = None) -> Tool | None:
-        """The tool, or `None` where the server does not offer it under this name exactly once.
-
-        With `newer_than_s` the listing is at most that old, unless the server can't be asked. Raises `UpstreamFault`
-        subclasses (`sent` is false: nothing of the call left) while there is no listing that is still good enough.
-        """
-        shelf = self._shelves.setdefault(server.name, _Shelf())
-        snapshot, now = shelf.snapshot, self.clock()
-        if snapshot is None or snapshot.fresh_until <= now:
-            snapshot = await self._renew(server, shelf)
-            return snapshot.tools.get(name)
-        too_old = newer_than_s is not None and snapshot.taken_at + newer_than_s <= now
-        missing = name not in snapshot.tools and name not in snapshot.ambiguous and shelf.rest_until <= now
-        if too_old or missing:
-            snapshot = await self._renew(server, shelf)
-        return snapshot.tools.get(name)
-
-    async def listing(self, server: Server) -> Snapshot:
-        """The whole snapshot, fresh or still good enough. Raises like `tool`."""
-        shelf = self._shelves.setdefault(server.name, _Shelf())
+        shelf = self._shelf(server)
         snapshot = shelf.snapshot
-        if snapshot is not None and snapshot.fresh_until > self.clock():
-            return snapshot
-        return await self._renew(server, shelf)
+        if snapshot is None or snapshot.fresh_until <= self.clock():
+            try:
+                snapshot = await self._renew(server, shelf)
+            except UpstreamFault:
+                snapshot = shelf.snapshot
+                if snapshot is None or snapshot.taken_at + self.limits.stale_s <= self.clock():
+                    raise
+        return snapshot.tools.get(call.name)
 
-    def forget(self, server: Server) -> None:
-        """The server said that its list changed: the next look asks anew."""
-        shelf = self._shelves.get(server.name)
-        if shelf is not None and shelf.snapshot is not None:
-            old = shelf.snapshot
-            shelf.snapshot = Snapshot(old.tools, old.ambiguous, old.taken_at, self.clock())
-            shelf.rest_until = 0.0
+    async def confirm(self, server: Server, call: Call, within_s: float) -> Tool | None:
+        """The definition of the called tool as it was at most `within_s` before now. Raises like `look_up`."""
+        shelf = self._shelf(server)
+        oldest = self.clock() - within_s
+        snapshot = shelf.snapshot
+        while snapshot is None or snapshot.taken_at <= oldest:  # twice at most: one that begins now is young enough
+            snapshot = await self._renew(server, shelf)
+        return snapshot.tools.get(call.name or "")
 
     async def close(self) -> None:
         """End what is under way."""
@@ -125,24 +105,24 @@ class Catalog:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _shelf(self, server: Server) -> _Shelf:
+        shelf = self._shelves.get(server.name)
+        if shelf is None:
+            shelf = self._shelves[server.name] = _Shelf()
+        return shelf
+
     async def _renew(self, server: Server, shelf: _Shelf) -> Snapshot:
-        """The result of the one refresh; after a failure, the last good snapshot or the fault."""
+        """The result of the one refresh. Raises its fault, also during the pause that follows it."""
         task = shelf.refresh
         if task is None:
             if shelf.fault is not None and self.clock() < shelf.rest_until:
-                return self._fall_back(shelf, shelf.fault)
+                raise _again(shelf.fault)
             task = shelf.refresh = asyncio.create_task(self._refresh(server, shelf), name=f"catalog {server.name}")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(task)
         except UpstreamFault as fault:
-            return self._fall_back(shelf, fault)
-
-    def _fall_back(self, shelf: _Shelf, fault: UpstreamFault) -> Snapshot:
-        last = shelf.snapshot
-        if last is not None and self.clock() < last.taken_at + self.limits.stale_s:
-            return last
-        raise type(fault)(f"catalogue: {fault.detail}", sent=False, replica=fault.replica)
+            raise _again(fault) from fault
 
     async def _refresh(self, server: Server, shelf: _Shelf) -> Snapshot:
         try:
@@ -154,7 +134,6 @@ class Catalog:
             fault = found
         else:
             shelf.fault = None
-            shelf.rest_until = self.clock() + self.limits.miss_s
             return snapshot
         finally:
             shelf.refresh = None
@@ -186,7 +165,7 @@ class Catalog:
             cursor = page.get("nextCursor")
             if cursor is None:
                 fresh_until = taken_at + max(ttl_s, limits.shortest_s)
-                return Snapshot(tools, frozenset(ambiguous), taken_at, fresh_until)
+                return Snapshot(tools, taken_at, fresh_until)
             if not isinstance(cursor, str) or cursor in cursors:
                 raise _invalid("the cursor is not a string, or came before")
             cursors.add(cursor)
@@ -216,6 +195,11 @@ def _ttl_s(page: Mapping[str, Any]) -> float:
     """`ttlMs` in seconds; absent, negative or no integer counts as 0 (immediately stale)."""
     ttl = page.get("ttlMs")
     return max(ttl, 0) / 1000 if type(ttl) is int else 0.0
+
+
+def _again(fault: UpstreamFault) -> UpstreamFault:
+    """The fault of a refresh as one of the call that waits for it, of which nothing left."""
+    return type(fault)(f"catalogue: {fault.detail}", sent=False, replica=fault.replica)
 
 
 def _invalid(detail: str) -> UpstreamInvalid:

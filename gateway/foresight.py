@@ -14,7 +14,6 @@ import orjson
 from approvals.approvers import Person
 from approvals.desk import Terms
 from approvals.ticket import Asked, Unapprovable
-from gateway.contract.admission import policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value, match_headers
@@ -89,8 +88,7 @@ class Foresight:
             (b"mcp-name", encode_value(name)),
         )
         call = match_headers(Received(server, "POST", server.path, headers), envelope)
-        tool = await self._corridor.catalog.look_up(server, call)
-        verdict = await self._corridor.policy.judge(policy_input("call", server, identity, call, tool))
+        tool, verdict = await self._corridor.judge(server, identity, call)
         check_verdict(call, verdict)
         check_call(call, tool)
         if verdict.effect is not Effect.APPROVE:

@@ -21,18 +21,19 @@ from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
 from gateway.contract.judgement import check_call, check_verdict
-from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedState, Passage, Reply, Server
+from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedState, Passage, Reply, Server, Tool
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.delivery import TRANSLATED, Delivery, Observer, translate
 from gateway.seals import Seals
 from gateway.tokens import Tokens
+from gateway.upstream.port import UpstreamFault
 from policies.port import Policy
 from policies.verdict import ApprovalTerms, Effect, Verdict
 
 DEFINITION_FRESH_S = 5.0
-"""How old a tool's definition may be when an approval is bound to it or consumed for it."""
+"""How old a tool's definition may be where a call is held for a person, run by an approval, or refused."""
 
 
 @dataclass(slots=True)
@@ -91,31 +92,37 @@ class Corridor:
         passage.envelope = envelope = parse_envelope(await arrival.body())
         passage.call = call = match_headers(received, envelope)
         passage.trace = trace_context(received, call)
-        passage.tool = await self.catalog.look_up(server, call)
-        verdict = await self.judge(passage, server, identity, call)
-        if verdict.effect is Effect.APPROVE and call.kind == "tool" and call.name is not None:
-            # An approval binds the definition as it is now, not as it was when the list was last read.
-            tool = await self.catalog.tool(server, call.name, newer_than_s=DEFINITION_FRESH_S)
-            if tool != passage.tool:
-                passage.tool = tool
-                verdict = await self.judge(passage, server, identity, call)
+        passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call)
+        require_scopes(identity, verdict.scopes, self.implications)
+        check_verdict(call, verdict)
+        check_call(call, tool)
         if call.request_state is not None:
             state = self.seals.open_state(call.request_state, identity, server, call, self.clock())
             passage.opened_state = OpenedState(state)
         if verdict.effect is Effect.APPROVE:
-            asked = describe_effect(identity, server, call, passage.tool, self.volatile_meta)
+            asked = describe_effect(identity, server, call, tool, self.volatile_meta)
             await self.settle(passage, asked, identity, verdict)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
 
-    async def judge(self, passage: Passage, server: Server, identity: Identity, call: Call) -> Verdict:
-        """Ask the policy about this very call: its scopes first, then its effect, then the tool's own definition."""
-        question = policy_input("call", server, identity, call, passage.tool)
-        passage.verdict = verdict = await self.policy.judge(question)
-        require_scopes(identity, verdict.scopes, self.implications)
-        check_verdict(call, verdict)
-        check_call(call, passage.tool)
-        return verdict
+    async def judge(self, server: Server, identity: Identity, call: Call) -> tuple[Tool | None, Verdict]:
+        """Ask the policy about this very call -> its verdict, and the definition of the tool that it judged.
+
+        Only an allow may rest on the list as it was last read. Whoever is held or refused, is for the list as it is,
+        so that asking for it tells nobody a hidden tool from one that does not exist.
+        """
+        tool = await self.catalog.look_up(server, call)
+        verdict = await self.policy.judge(policy_input("call", server, identity, call, tool))
+        if call.kind == "tool" and (tool is None or verdict.effect is not Effect.ALLOW):
+            try:
+                now = await self.catalog.confirm(server, call, DEFINITION_FRESH_S)
+            except UpstreamFault:
+                if verdict.effect is Effect.APPROVE:
+                    raise
+                return tool, verdict
+            if now != tool:
+                return now, await self.policy.judge(policy_input("call", server, identity, call, now))
+        return tool, verdict
 
     async def settle(self, passage: Passage, asked: Asked, identity: Identity, verdict: Verdict) -> None:
         """Consume one use of an approval of exactly this effect. Raises `Refused` where there is none to consume."""

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from gateway.catalog import Catalog, CatalogLimits
 from gateway.contract.fingerprint import digest_definition
-from gateway.contract.passage import Admitted, Server
+from gateway.contract.passage import Admitted, Call, Server
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamTarget, check_replica_url
 from tests.support.upstream import SERVER, Exchange, ScriptedUpstream, a_call, http, result_of
-
-OTHER = Server("other", "/other/mcp", "https://gw.example/other/mcp", "")
 
 
 def tool(name: str, **more: Any) -> dict[str, Any]:
@@ -56,7 +54,12 @@ class Clock:
         return self.now
 
 
-LIMITS = CatalogLimits(pages=5, tools=10, listing_bytes=10_000, shortest_s=2, longest_s=60, stale_s=100, miss_s=5)
+LIMITS = CatalogLimits(pages=5, tools=10, listing_bytes=10_000, shortest_s=2, longest_s=60, stale_s=100)
+
+
+def calling(name: str) -> Call:
+    """A call of this tool."""
+    return replace(a_call(), name=name)
 
 
 def _catalog(upstream: Listings) -> tuple[Catalog, Clock]:
@@ -69,17 +72,17 @@ async def test_all_pages_are_one_snapshot() -> None:
     first, second = tool("add", annotations={"readOnlyHint": True}), tool("sub", description="x")
     upstream = Listings([{"tools": [first], "nextCursor": ""}, {"tools": [second], "ttlMs": 30000}])
     catalog, _ = _catalog(upstream)
-    found = await catalog.tool(SERVER, "add")
+    found = await catalog.look_up(SERVER, calling("add"))
     assert found is not None
     assert (found.name, found.digest, found.annotations) == ("add", digest_definition(first), {"readOnlyHint": True})
     assert found.definition == first
-    other = await catalog.tool(SERVER, "sub")
+    other = await catalog.look_up(SERVER, calling("sub"))
     assert other is not None
     assert other.annotations == {}
     assert other.digest != digest_definition(tool("sub", description="y"))
     assert upstream.asked == [{}, {"cursor": ""}]
-    assert catalog.peek(SERVER, "add") is found
-    assert catalog.peek(OTHER, "add") is None
+    assert await catalog.look_up(SERVER, calling("add")) is found
+    assert upstream.asked == [{}, {"cursor": ""}], "a fresh snapshot was asked for again"
 
 
 async def test_only_tool_calls_are_looked_up() -> None:
@@ -105,42 +108,62 @@ async def test_a_snapshot_expires(ttls: list[Any], fresh_s: float) -> None:
         pages[0]["nextCursor"] = "1"
     upstream = Listings(pages)
     catalog, clock = _catalog(upstream)
-    await catalog.tool(SERVER, "add")
+    await catalog.look_up(SERVER, calling("add"))
     clock.now += fresh_s - 0.01
-    await catalog.tool(SERVER, "add")
+    await catalog.look_up(SERVER, calling("add"))
     assert len(upstream.asked) == len(pages)
     clock.now += 0.02
-    assert catalog.peek(SERVER, "add") is None
-    assert await catalog.tool(SERVER, "add") is not None
+    assert await catalog.look_up(SERVER, calling("add")) is not None
     assert len(upstream.asked) == 2 * len(pages)
 
 
 async def test_a_changed_definition_has_another_digest_at_once_when_asked() -> None:
-    """`newer_than_s` makes a gated call see today's definition; without it, the snapshot's."""
+    """`confirm` makes a gated call see today's definition; `look_up` gives the snapshot's."""
     upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
     catalog, clock = _catalog(upstream)
-    before = await catalog.tool(SERVER, "add")
+    before = await catalog.look_up(SERVER, calling("add"))
     upstream.pages = [{"tools": [tool("add", description="now it deletes")], "ttlMs": 60000}]
     clock.now += 1
-    assert await catalog.tool(SERVER, "add") == before
-    after = await catalog.tool(SERVER, "add", newer_than_s=0.5)
+    assert await catalog.look_up(SERVER, calling("add")) == before
+    after = await catalog.confirm(SERVER, calling("add"), 0.5)
     assert before is not None
     assert after is not None
     assert after.digest != before.digest
 
 
-async def test_a_miss_is_asked_for_again_after_a_pause() -> None:
-    """A new tool is found without waiting for the expiry, and unknown names do not flood the server."""
+async def test_unknown_names_do_not_make_the_server_be_asked() -> None:
+    """What a snapshot does not have is not there, until the snapshot expires or somebody must be sure of it."""
     upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
     catalog, clock = _catalog(upstream)
     for number in range(50):
-        assert await catalog.tool(SERVER, f"made-up-{number}") is None
+        assert await catalog.look_up(SERVER, calling(f"made-up-{number}")) is None
+        assert await catalog.confirm(SERVER, calling(f"made-up-{number}"), 5) is None
     assert len(upstream.asked) == 1
     upstream.pages = [{"tools": [tool("add"), tool("new")], "ttlMs": 60000}]
     clock.now += 6
-    assert await catalog.tool(SERVER, "new") is not None
-    assert await catalog.tool(SERVER, "made-up") is None
+    assert await catalog.look_up(SERVER, calling("new")) is None
+    assert await catalog.confirm(SERVER, calling("new"), 5) is not None
+    assert await catalog.confirm(SERVER, calling("made-up"), 5) is None
     assert len(upstream.asked) == 2
+
+
+@pytest.mark.parametrize("kind", [UpstreamUnreachable, UpstreamTimeout, UpstreamInvalid])
+async def test_what_cant_be_confirmed_is_a_fault(kind: type[UpstreamFault]) -> None:
+    """An old snapshot confirms nothing, however good it still is for a look; the fault is the call's, unsent."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
+    catalog, clock = _catalog(upstream)
+    good = await catalog.confirm(SERVER, calling("add"), 5)
+    assert good is not None
+    upstream.pages = kind("down", sent=True, replica="http://r")
+    clock.now += 4.9
+    assert await catalog.confirm(SERVER, calling("add"), 5) is good
+    clock.now += 0.2
+    for _ in range(3):
+        with pytest.raises(kind) as caught:
+            await catalog.confirm(SERVER, calling("add"), 5)
+        assert (caught.value.sent, caught.value.replica) == (False, "http://r")
+        assert await catalog.look_up(SERVER, calling("add")) is good
+    assert len(upstream.asked) == 2, "a server that is down was asked again at once"
 
 
 async def test_a_tool_that_is_listed_twice_is_nobodys() -> None:
@@ -151,12 +174,11 @@ async def test_a_tool_that_is_listed_twice_is_nobodys() -> None:
     ]
     upstream = Listings(pages)
     catalog, clock = _catalog(upstream)
-    assert await catalog.tool(SERVER, "add") is not None
+    assert await catalog.look_up(SERVER, calling("add")) is not None
     clock.now += 6
-    assert await catalog.tool(SERVER, "twice") is None
-    assert await catalog.tool(SERVER, "bare") is None
-    assert len(upstream.asked) == 2, "an ambiguous name is known, not missing"
-    assert (await catalog.listing(SERVER)).ambiguous == {"twice", "bare"}
+    assert await catalog.look_up(SERVER, calling("twice")) is None
+    assert await catalog.look_up(SERVER, calling("bare")) is None
+    assert len(upstream.asked) == 2
 
 
 BAD_PAGES: list[list[dict[str, Any]]] = [
@@ -179,11 +201,11 @@ async def test_a_listing_that_is_none_is_a_fault(pages: list[dict[str, Any]]) ->
     good = [{"tools": [tool("add")]}]
     upstream = Listings(good)
     catalog, clock = _catalog(upstream)
-    assert await catalog.tool(SERVER, "add") is not None
+    assert await catalog.look_up(SERVER, calling("add")) is not None
     upstream.pages = pages
     clock.now += 200
     with pytest.raises(UpstreamInvalid) as caught:
-        await catalog.tool(SERVER, "add")
+        await catalog.look_up(SERVER, calling("add"))
     assert caught.value.sent is False
     assert len(upstream.asked) <= 1 + LIMITS.pages
 
@@ -193,36 +215,36 @@ async def test_the_last_good_snapshot_serves_for_a_while(kind: type[UpstreamFaul
     """While the server can't be asked the old listing counts, up to a bound; then the fault does, and it heals."""
     upstream = Listings([{"tools": [tool("add")]}])
     catalog, clock = _catalog(upstream)
-    good = await catalog.tool(SERVER, "add")
+    good = await catalog.look_up(SERVER, calling("add"))
     upstream.pages = kind("down", sent=True, replica="http://r")
     clock.now += 99
-    assert await catalog.tool(SERVER, "add") == good
+    assert await catalog.look_up(SERVER, calling("add")) == good
     clock.now += 2
     with pytest.raises(kind) as caught:
-        await catalog.tool(SERVER, "add")
+        await catalog.look_up(SERVER, calling("add"))
     assert (caught.value.sent, caught.value.replica) == (False, "http://r")
     asked = len(upstream.asked)
     for _ in range(20):
         with pytest.raises(kind):
-            await catalog.tool(SERVER, "add")
+            await catalog.look_up(SERVER, calling("add"))
     assert len(upstream.asked) == asked, "a server that is down was asked again at once"
     upstream.pages = [{"tools": [tool("add")]}]
     clock.now += 1.1
-    assert await catalog.tool(SERVER, "add") is not None
+    assert await catalog.look_up(SERVER, calling("add")) is not None
 
 
 async def test_a_server_that_was_never_listed_is_a_fault() -> None:
     """Without a first listing there is nothing to fall back on."""
     catalog, _ = _catalog(Listings(UpstreamUnreachable("down", sent=False)))
     with pytest.raises(UpstreamUnreachable):
-        await catalog.tool(SERVER, "add")
+        await catalog.look_up(SERVER, calling("add"))
 
 
 async def test_one_refresh_serves_all_who_wait() -> None:
     """A hundred calls at once ask the server once."""
     upstream = Listings([{"tools": [tool("add")]}], gate=asyncio.Event())
     catalog, _ = _catalog(upstream)
-    waiting = [asyncio.create_task(catalog.tool(SERVER, "add")) for _ in range(100)]
+    waiting = [asyncio.create_task(catalog.look_up(SERVER, calling("add"))) for _ in range(100)]
     await asyncio.sleep(0.01)
     assert upstream.gate is not None
     upstream.gate.set()
@@ -235,9 +257,9 @@ async def test_who_goes_away_does_not_end_the_others_refresh() -> None:
     """Cancelling the call that began a refresh leaves it to those who wait, and to nobody if nobody does."""
     upstream = Listings([{"tools": [tool("add")]}], gate=asyncio.Event())
     catalog, _ = _catalog(upstream)
-    first = asyncio.create_task(catalog.tool(SERVER, "add"))
+    first = asyncio.create_task(catalog.look_up(SERVER, calling("add")))
     await asyncio.sleep(0)
-    second = asyncio.create_task(catalog.tool(SERVER, "add"))
+    second = asyncio.create_task(catalog.look_up(SERVER, calling("add")))
     await asyncio.sleep(0.01)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -253,30 +275,19 @@ async def test_a_refresh_has_a_deadline() -> None:
     upstream = Listings([{"tools": []}], gate=asyncio.Event())
     catalog = Catalog(upstream, CatalogLimits(refresh_s=0.05))
     with pytest.raises(UpstreamTimeout):
-        await catalog.tool(SERVER, "add")
+        await catalog.look_up(SERVER, calling("add"))
 
 
 async def test_close_ends_a_refresh() -> None:
     """Nothing is under way afterwards; whoever waited is let go."""
     upstream = Listings([{"tools": []}], gate=asyncio.Event())
     catalog, _ = _catalog(upstream)
-    waiting = asyncio.create_task(catalog.tool(SERVER, "add"))
+    waiting = asyncio.create_task(catalog.look_up(SERVER, calling("add")))
     await asyncio.sleep(0.01)
     await catalog.close()
     with pytest.raises((asyncio.CancelledError, UpstreamFault)):
         await waiting
     assert len(asyncio.all_tasks()) == 1
-
-
-async def test_a_changed_list_is_asked_for_anew() -> None:
-    """`forget` follows the server's own word that its list changed."""
-    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
-    catalog, _ = _catalog(upstream)
-    await catalog.tool(SERVER, "add")
-    upstream.pages = [{"tools": [tool("sub")], "ttlMs": 60000}]
-    catalog.forget(SERVER)
-    assert await catalog.tool(SERVER, "add") is None
-    assert await catalog.tool(SERVER, "sub") is not None
 
 
 async def test_over_real_sockets() -> None:
@@ -292,7 +303,7 @@ async def test_over_real_sockets() -> None:
         target = UpstreamTarget((check_replica_url(scripted.url),), "Authorization", "Bearer own")
         upstream = HttpUpstream({SERVER.name: target})
         catalog = Catalog(upstream)
-        assert await catalog.tool(SERVER, "sub") is not None
+        assert await catalog.look_up(SERVER, calling("sub")) is not None
         assert [seen.values("authorization") for seen in scripted.seen] == [["Bearer own"]] * 2
         await catalog.close()
         await upstream.close()
