@@ -26,7 +26,8 @@ _ASKS_FOR_INPUT = frozenset({"tools/call", "resources/read", "prompts/get"})
 _RESULT_MEMBERS = frozenset({"jsonrpc", "id", "result"})
 _ERROR_MEMBERS = frozenset({"jsonrpc", "id", "error"})
 _STEERING = {
-    fold(name): name for name in ("resultType", "requestState", "inputRequests", "isError", "taskId", "_meta")
+    fold(name): name
+    for name in ("resultType", "requestState", "inputRequests", "isError", "taskId", "cacheScope", "_meta")
 }
 _CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
@@ -156,7 +157,7 @@ def _check_error(error: Any) -> None:
 
     Refused are the gateway's own codes, and those that this revision forbids: -32042 (an elicitation past the rules
     for it) and the undefined ones of -32020...-32099. Old servers' -32002 and -32000...-32019 pass: clients must cope
-    with them. A code beyond +-(2^53 - 1) has no form in the record's chain (RFC 8785), and clients read it as another.
+    with them. A code beyond +-(2^53 - 1) has no form in the record's chain (RFC 8785).
     """
     if type(error) is not dict or not error.keys() <= {"code", "message", "data"}:
         raise _invalid("the error is not an error object")

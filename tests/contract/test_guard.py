@@ -106,6 +106,7 @@ def test_only_the_callers_id_passes(request_id: str | int) -> None:
         _text(result={"resultType": "partial"}),
         _text(result={**GOOD, "result_type": "task"}),
         _text(result={**GOOD, "RESULTTYPE": "task"}),
+        _text(result={**GOOD, "cache_scope": "public"}),
         _text(result={**GOOD, "isError": "yes"}),
         _text(result={**GOOD, "isError": None}),
         _text(error=None),

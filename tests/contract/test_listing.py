@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.contract.listing import MEMBERS, candidates_of, keep_visible
+from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
 from gateway.contract.refusals import Refusal, Refused
 
 
@@ -29,6 +29,25 @@ def test_an_empty_page_keeps_its_cursor() -> None:
     """A page of hidden items is an empty page, and the next page can still be asked for."""
     kept = keep_visible("tools/list", {"tools": [{"name": "x"}], "nextCursor": "n"}, frozenset())
     assert kept == {"tools": [], "nextCursor": "n", "cacheScope": "private"}
+
+
+@pytest.mark.parametrize("twin", ["Tools", "TOOLS", "_tools", "tool_s"])
+def test_a_second_list_under_nearly_the_same_name_is_refused(twin: str) -> None:
+    """A client that folds case or drops underscores would read the list that nobody filtered."""
+    assert candidates_of("tools/list", {"tools": [], "prompts": []}) == []
+    with pytest.raises(Refused) as caught:
+        candidates_of("tools/list", {"tools": [], twin: [{"name": "secret"}]})
+    assert caught.value.refusal is Refusal.UPSTREAM_INVALID
+
+
+@pytest.mark.parametrize(
+    ("scope", "shared"), [("private", False), ("public", True), ("Public", True), (None, True), (["public"], True)]
+)
+def test_only_private_results_are_nobody_elses(scope: Any, shared: bool) -> None:
+    """Anything but `private` counts as shared, and is made private; what says nothing is not cached at all."""
+    assert is_shared({"cacheScope": scope, "contents": []}) is shared
+    assert keep_private({"cacheScope": scope, "ttlMs": 5}) == {"cacheScope": "private", "ttlMs": 5}
+    assert not is_shared({"contents": []})
 
 
 @pytest.mark.parametrize("tools", [None, {}, "x", [1], [{}], [{"name": 1}], [{"name": "a"}, None]])

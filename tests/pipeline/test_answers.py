@@ -1,0 +1,66 @@
+"""What leaves of an answer: filtered by an explicit allow alone, for nobody else's cache (rules G6, G8; CCH-02)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from policies.verdict import Effect, Verdict
+from tests.contract.asking import message
+from tests.pipeline.house import ALLOW, APPROVE, DENY, InnerHouse, inner_house
+from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
+
+
+async def answer_of(house: InnerHouse, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The result that the caller gets, whole or as the last event of a stream."""
+    reply = await house.serve(house.request(body))
+    text = reply.body
+    if reply.chunks is not None:
+        text = b"".join([piece async for piece in reply.chunks]).rpartition(b"data: ")[2]
+    assert reply.status == 200
+    result: dict[str, Any] = orjson.loads(text)["result"]
+    return result
+
+
+@pytest.mark.parametrize("verdict", [ALLOW, DENY, APPROVE])
+async def test_a_list_shows_nothing_without_an_allow(tmp_path: Path, verdict: Verdict) -> None:
+    """A policy that changed between the request and its answer denies the list, whatever it says is visible."""
+    shown = replace(verdict, visible=("pay",))
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        return shown if question["phase"] == "list" else ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+
+        async def listing(exchange: Exchange) -> None:
+            await exchange.send(http(200, result_of(exchange.id, tools=house.tools, cacheScope="public")))
+
+        house.script = listing
+        result = await answer_of(house, message("tools/list"))
+        names = ["pay"] if verdict.effect is Effect.ALLOW else []
+        assert [item["name"] for item in result["tools"]] == names
+        assert result["cacheScope"] == "private"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("scope", ["private", "public", "Public"])
+async def test_what_one_caller_reads_is_not_for_others_caches(tmp_path: Path, scope: str, streamed: bool) -> None:
+    """A shared cache behind the gateway would serve it to callers whom the policy denies it."""
+    async with inner_house(tmp_path) as house:
+
+        async def contents(exchange: Exchange) -> None:
+            text = result_of(exchange.id, contents=[{"uri": "demo://a", "text": "t"}], cacheScope=scope, ttlMs=5)
+            if streamed:
+                await exchange.send(SSE_HEAD + chunk(b"data: " + text + b"\n\n") + chunk(b""))
+            else:
+                await exchange.send(http(200, text))
+
+        house.script = contents
+        result = await answer_of(house, message("resources/read", params={"uri": "demo://a"}))
+        assert result["cacheScope"] == "private"
+        assert (result["ttlMs"], result["contents"][0]["text"]) == (5, "t")
