@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -205,6 +206,10 @@ class House:
         except PolicyUnavailable as error:
             raise CannotStart(f"policy.path: {error}") from error
         opened.push_async_callback(policy.close)
+        for issuer in plan.issuers:
+            # One that is away for a moment can come back; a file that is not there was never meant.
+            if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
+                raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
         self._tokens = tokens = self._make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)

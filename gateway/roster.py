@@ -24,6 +24,7 @@ class Worker:
     status: Status | None = None
     heard_at: float = 0.0
     silent_for: int = 0
+    unintelligible: bool = False
 
     def hear(self, status: Status) -> None:
         """It spoke."""

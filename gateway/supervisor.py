@@ -227,6 +227,7 @@ class Supervisor:
                     self._served.add(slot)
                     self._log.info("worker_ready", slot=slot, after_s=round(time.monotonic() - worker.born_at, 3))
         except ValueError as error:
+            worker.status, worker.unintelligible = None, True
             self._log.error("worker_unintelligible", slot=slot, pid=worker.pid, error=str(error))
         finally:
             transport.close()

@@ -155,7 +155,9 @@ class Stack:
         """The MCP endpoint of a server."""
         return f"{self.url}/{server}/mcp"
 
-    def token(self, server: str, subject: str = "alice", scope: str = "mcp:use files:read files:write", **more: Any) -> str:
+    def token(
+        self, server: str, subject: str = "alice", scope: str = "mcp:use files:read files:write", **more: Any
+    ) -> str:
         """A good token for a server; `more` replaces claims."""
         return self.issuer.mint(self.endpoint(server), sub=subject, scope=scope, client_id="tests", **more)
 
@@ -168,9 +170,9 @@ class Stack:
         file = self.folder / ("audit.jsonl" if writer == 0 else f"audit.jsonl.{writer}")
         return [json.loads(line) for line in file.read_text().splitlines()]
 
-    async def start(self) -> Self:
-        """Start and wait until it is ready."""
-        write_config(
+    def configure(self) -> Path:
+        """Write the configuration file."""
+        return write_config(
             self.folder,
             self.issuer,
             self.servers,
@@ -179,18 +181,27 @@ class Stack:
             data=self.data,
             **self.changes,
         )
+
+    async def start(self) -> Self:
+        """Start and wait until it is ready."""
+        self.configure()
         await self.launch()
         return self
 
     async def launch(self) -> None:
         """Start the gateway on the configuration as it stands, and wait until it is ready."""
+        await self.spawn()
+        await self.until_ready()
+
+    async def spawn(self) -> asyncio.subprocess.Process:
+        """Start the gateway on the configuration as it stands."""
         with (self.folder / "gateway.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gateway.cli", "serve", "--config", str(self.config),
                 "--workers", str(self.workers),
                 stdout=log, stderr=log, env={**os.environ, **self.secrets, **self.environment},
             )  # fmt: skip
-        await self.until_ready()
+        return self.process
 
     async def until_ready(self, deadline_s: float = 30.0) -> None:
         """Until every worker is ready. Raises with the log when the gateway ends or does not get ready."""
