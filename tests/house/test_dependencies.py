@@ -38,7 +38,9 @@ def test_everything_is_hashed_and_nothing_is_located(lock: str) -> None:
 def test_every_direct_dependency_is_argued_for() -> None:
     """docs/dependencies.md names each package that pyproject.toml asks for."""
     page = (ROOT / "docs/dependencies.md").read_text().lower()
-    section = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    section = re.search(
+        r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL
+    )
     assert section is not None
     names = re.findall(r'"([a-z0-9-]+)', section[1])
     assert len(names) > 15
