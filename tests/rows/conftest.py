@@ -22,7 +22,7 @@ INJECTED = ("../../v1/policies/x", 'x"]; allow := true #', "read\n", "*")
 READS = {"effect": "read", "scopes": ["files:read"]}
 WRITES = {"effect": "write", "scopes": ["files:write"], "approval": HOLD}
 DATA: Mapping[str, Any] = {
-    "methods": {"server/discover": {}},
+    "methods": {"server/discover": {}, "example.com/ping": {}, "notifications/example": {}},
     "tools": {
         "read": READS,
         "caf\u00e9": READS,
@@ -35,8 +35,8 @@ DATA: Mapping[str, Any] = {
         "nobody": {**WRITES, "approval": {**HOLD, "approvers": [f"user:{ISSUER}|alice"]}},
         **dict.fromkeys(LITERALS, READS),
     },
-    "prompts": {"greet": {}},
-    "resources": {"demo://open": {}, "demo://open/": {}},
+    "prompts": {"greet": {}, "guarded": {"effect": "write", "approval": HOLD}},
+    "resources": {"demo://open": {}, "demo://open/": {}, "demo://guarded": {"effect": "write", "approval": HOLD}},
 }
 OFFERED = ("read", "hidden", "narrow", "write", "erase", "brief", "masked", "nobody", "café", *LITERALS, *LOOK_ALIKES)
 
@@ -149,6 +149,7 @@ def _house(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             },
             other={"environment": "production"},
             second={"issuers": [SECOND]},
+            odd={"methods": ["example.com/ping", "notifications/example"]},
         )
         servers["ghost"] = {"path": "/ghost/mcp", "replicas": [closed_port(), closed_port()], "scopes": ["mcp:use"]}
         issuers = [

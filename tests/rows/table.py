@@ -357,7 +357,11 @@ RPC = [
 HTTP = [
     *(
         Row(f"FRM-06 {verb.decode()}", Refusal.METHOD_NOT_POST, _verb(verb), NO_ID)
-        for verb in (b"GET", b"DELETE", b"PUT", b"PATCH", b"OPTIONS", b"TRACE")
+        for verb in (b"GET", b"DELETE", b"PUT", b"PATCH", b"OPTIONS", b"TRACE", b"PROPFIND")
+    ),
+    *(
+        Row(f"FRM-06 {verb.decode()}", Refusal.REQUEST_MALFORMED, _verb(verb), NO_ID)
+        for verb in (b"post", b"Post", b"CONNECT", b"POST\t")
     ),
     Row("FRM-01 two lengths", Refusal.REQUEST_MALFORMED, lambda ask: ask.more(b"Content-Length", b"7"), NO_ID),
     Row(

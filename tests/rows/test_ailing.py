@@ -447,7 +447,35 @@ def test_one_requester_opens_so_many_tickets(house: House) -> None:
     house.held("plain", change(), subject())
 
 
-# What changes while it is down
+# Stopping, and what changes while it is down
+
+
+def test_a_stop_lets_calls_finish(house: House) -> None:
+    """OPS-01, small: on SIGTERM not ready at once; a slow call gets its answer and its end in the record; exit 0."""
+    go_on = asyncio.Event()
+    server = house.behind["plain"][0]
+
+    async def wait(exchange: Exchange) -> None:
+        await asyncio.wait_for(go_on.wait(), 30)
+        await exchange.send(http(200, server.result(exchange)))
+
+    before = len(house.forwarded())
+    with server.playing(wait), RawClient(house.address, 30) as client:
+        client.send(house.good().encode())
+        while len(house.forwarded()) == before:
+            time.sleep(0.005)
+        stopping = house.stage.submit(house.stack.stop())
+        end = time.monotonic() + 5
+        while house.readiness()[0] != 503:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        house.stage.run(_set(go_on))
+        answer = client.read_answer()
+    assert answer.status == 200
+    assert stopping.result(30) == 0
+    records = house.records_of(answer.values("ostiary-decision")[0])
+    assert [record["kind"] for record in records] == ["decision", "outcome"]
+    house.stage.run(house.stack.launch())
 
 
 def relaunch(house: House) -> Future[None]:

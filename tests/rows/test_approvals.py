@@ -16,7 +16,7 @@ import pytest
 from gateway.contract.refusals import Refusal
 from tests.rows.asking import encoded, tool
 from tests.rows.proof import passes, refused
-from tests.rows.stage import House
+from tests.rows.stage import House, at_once
 from tests.rows.table import NAME
 from tests.support.http_raw import Answer
 from tests.support.stack import body
@@ -438,6 +438,25 @@ def test_a_use_of_which_something_was_sent_is_not(house: House) -> None:
     assert anew.json()["error"]["data"]["ticket"]["id"] != ticket
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        body("prompts/get", {"name": "guarded", "arguments": {"b": "1", "a": "2"}}, 7),
+        body("resources/read", {"uri": "demo://guarded"}, 7),
+    ],
+    ids=["a prompt", "a resource"],
+)
+def test_prompts_and_resources_wait_for_a_person_too(house: House, message: dict[str, Any]) -> None:
+    """APR-01 for the other two kinds: held, approved, run once."""
+    caller = f"reader-{next(_numbers)}"
+    ticket = house.approved("odd", message, caller)
+    before = len(house.forwarded("odd"))
+    assert house.call("odd", message, caller).status == 200
+    assert told(house.call("odd", message, caller)) == (403, 40303)
+    assert len(house.forwarded("odd")) == before + 1
+    assert runs(house, ticket) == ["executed"]
+
+
 @pytest.mark.parametrize("kind", ["prompts/get", "resources/read"])
 def test_names_of_the_other_kinds_are_not_approved_by_accident(house: House, kind: str) -> None:
     """An approval of a tool is none of a prompt or a resource of the same name."""
@@ -463,17 +482,20 @@ def test_the_command_asks_shows_approves_and_the_call_runs(house: House) -> None
     )  # fmt: skip
     assert asked.returncode == 0, asked.stderr
     ticket = json.loads(asked.stdout)["id"]
-    own = house.ostiary("approvals", "approve", ticket, *there, token=house.person("alice"))
+    asks = (
+        (("approve", ticket, *there), house.person("alice")),
+        (("list", *there, "--state", "pending"), house.person()),
+        (("list", *there), "rubbish"),
+    )
+    own, listed, nobody = at_once(3, lambda at: house.ostiary("approvals", *asks[at][0], token=asks[at][1]))
     assert (own.returncode, json.loads(own.stdout)["error"]) == (1, "own_request")
-    listed = house.ostiary("approvals", "list", *there, "--state", "pending", token=house.person())
     assert ticket in [one["id"] for one in json.loads(listed.stdout)["tickets"]]
+    assert nobody.returncode == 2
     given = house.ostiary("approvals", "approve", ticket, *there, "--comment", "fine", token=house.person())
     assert (given.returncode, json.loads(given.stdout)["state"]) == (0, "approved")
     assert house.call("odd", message).status == 200
     seen = house.ostiary("approvals", "show", ticket, *there, token=house.person())
     assert [run["state"] for run in json.loads(seen.stdout)["runs"]] == ["executed"]
-    nobody = house.ostiary("approvals", "list", *there, token="rubbish")
-    assert nobody.returncode == 2
 
 
 def test_a_local_administrator_looks_denies_and_does_not_approve(house: House) -> None:

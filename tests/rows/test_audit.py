@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from gateway.contract.refusals import Refusal
 from tests.rows.asking import encoded, spell, tool
 from tests.rows.proof import passes
-from tests.rows.stage import House
+from tests.rows.stage import House, at_once
 from tests.rows.table import METHOD, NAME, ROWS
 from tests.rows.test_approvals import change
 from tests.rows.test_upstream import DONE, asking_first, body, eliciting, rpc
@@ -222,6 +223,29 @@ def test_tail_shows_what_was_written_last(house: House) -> None:
     assert shown.returncode == 0, shown.stderr
     assert decision in shown.stdout
     assert not house.planted_in(shown.stdout.encode())
+
+
+def test_a_flood_of_strangers_is_counted_to_the_last(house: House) -> None:
+    """design.md: unauthenticated refusals beyond a rate fold into records with a count; none is lost or twice."""
+    passes(house)
+    house.records()
+    start, asks = len(house.records()), 600
+    lost = house.good().line(b"Authorization").encode()
+
+    def hammer(_: int) -> list[int]:
+        with RawClient(house.address, 60) as client:
+            return [client.ask(lost).status for _ in range(asks // 4)]
+
+    assert at_once(4, hammer) == [[401] * (asks // 4)] * 4
+    end = time.monotonic() + 20
+    while True:
+        passes(house)
+        found = [one for one in house.records()[start:] if one["kind"] == "refusal"]
+        if sum(one["count"] for one in found) >= asks or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    assert {one["reasons"][0] for one in found} == {"token_missing"}
+    assert sum(one["count"] for one in found) == asks
 
 
 def series(house: House) -> set[str]:

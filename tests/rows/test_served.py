@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.contract.refusals import Refusal
-from tests.rows.asking import Ask, encoded, tool, version_of
+from tests.rows.asking import Ask, encoded, spell, tool, version_of
 from tests.rows.conftest import INJECTED, LITERALS, LOOK_ALIKES
 from tests.rows.proof import passes, refused
 from tests.rows.stage import House, listing
-from tests.rows.table import METHOD, NAME, VERSION, VERSION_KEY
+from tests.rows.table import JSN, METHOD, NAME, VERSION, VERSION_KEY, Row
+from tests.support.stack import body as message_of
 from tests.support.upstream import SSE_HEAD, Exchange, Seen, chunk, http, result_of
 
 LONG = "i" * 200
@@ -247,10 +253,80 @@ def test_a_host_that_is_configured_is_served(house: House, host: bytes) -> None:
 
 
 def test_a_bomb_is_not_inflated(house: House) -> None:
-    """FRM-08: 415 that asks for identity."""
+    """FRM-08: what inflates to 100 MB is 415 that asks for identity; memory grows by less than 8 MiB."""
     passes(house)
-    answer = house.ask(house.good().line(b"Content-Encoding", b"gzip"))
-    assert (answer.status, answer.values("accept-encoding")) == (415, ["identity"])
+    bomb = gzip.compress(bytes(100_000_000), 1)
+    (worker,) = house.stage.run(house.stack.worker_pids())
+    before = resident(worker)
+    for _ in range(3):
+        answer = house.ask(replace(house.good().line(b"Content-Encoding", b"gzip"), body=bomb))
+        assert (answer.status, answer.values("accept-encoding")) == (415, ["identity"])
+    assert resident(worker) - before < 8 * 1024 * 1024
+    passes(house)
+
+
+def resident(pid: int) -> int:
+    """A process's resident memory in bytes."""
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("row", [row for row in JSN if row.name.startswith("JSN-07")], ids=lambda row: row.name)
+def test_deep_and_wide_texts_are_refused_in_time(house: House, row: Row) -> None:
+    """JSN-07: within 250 ms a megabyte, by the record's own clock."""
+    ask = row.change(house.good())
+    answer = house.ask(ask)
+    assert answer.status == 400
+    passes(house)
+    (record,) = house.records_of(answer.values("ostiary-decision")[0])
+    assert record["latency_ms"] < 250 * max(1.0, len(ask.body) / 1e6)
+
+
+def test_by_default_it_listens_on_this_machine_only(house: House) -> None:
+    """ORG-03: a configuration that names no host is bound to 127.0.0.1, both listeners."""
+    document = yaml.safe_load(house.stack.config.read_text())
+    assert "host" not in document["listen"]
+    assert "host" not in document["admin"]
+    bound = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, state = line.split()[1], line.split()[3]
+        host, port = address.split(":")
+        if state == "0A" and int(port, 16) in (house.stack.port, house.stack.admin_port):
+            bound.add((host, int(port, 16)))
+    assert bound == {("0100007F", house.stack.port), ("0100007F", house.stack.admin_port)}
+
+
+def test_an_extension_that_is_configured_is_served(house: House) -> None:
+    """contract.md section 2: other methods only where the server's configuration lists them."""
+    ask = house.good(message_of("example.com/ping", {"n": 1}, 7), "odd")
+    passes(house, ask)
+    refused(house, house.good(message_of("example.com/ping", {"n": 1}, 7)), Refusal.METHOD_UNKNOWN, twin=house.good())
+
+
+def test_a_notification_that_is_accepted_is_202_without_a_body(house: House) -> None:
+    """contract.md section 1: and it reached its server, once, as it came."""
+    message = message_of("notifications/example", {"n": 1}, 7)
+    message.pop("id")
+    before = len(house.forwarded("odd"))
+
+    async def accept(exchange: Exchange) -> None:
+        await exchange.send(http(202, kind=""))
+
+    with house.behind["odd"][0].playing(accept):
+        answer = house.ask(house.good(message, "odd"))
+    assert (answer.status, answer.body) == (202, b"")
+    assert len(house.forwarded("odd")) == before + 1
+    assert house.forwarded("odd")[-1].body == spell(message)
+    records = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
+    assert (records[0]["request_id"], records[1]["outcome"]) == (None, "executed")
+
+
+def test_head_is_answered_without_a_body(house: House) -> None:
+    """FRM-06: HEAD is not served either, and the connection can still be used."""
+    passes(house)
+    answer = house.ask(replace(house.good(), verb=b"HEAD", body=b"", length=-1))
+    assert (answer.status, answer.body) == (405, b"")
+    passes(house)
 
 
 @pytest.mark.parametrize("verb", [b"GET", b"DELETE"])

@@ -436,6 +436,26 @@ def test_a_hidden_tool_is_not_listed_and_answers_like_an_absent_one(house: House
         assert [name for name, _ in hidden.headers] == [name for name, _ in other.headers]
 
 
+def test_a_list_on_a_stream_is_filtered_as_well(house: House) -> None:
+    """G8: an event stream is no way round the policy."""
+    server = house.behind["odd"][0]
+
+    async def stream(exchange: Exchange) -> None:
+        await exchange.send(
+            SSE_HEAD + event(PROGRESS) + chunk(b"data: " + server.result(exchange) + b"\n\n") + chunk(b"")
+        )
+
+    with server.playing(stream):
+        answer = house.ask(house.good(listing(), "odd"))
+    told = events(answer.body)
+    assert told[0] == PROGRESS
+    names = [one["name"] for one in told[1]["result"]["tools"]]
+    assert "read" in names
+    assert "hidden" not in names
+    assert b"hidden" not in answer.body
+    assert told[1]["result"]["cacheScope"] == "private"
+
+
 def test_the_gateways_own_listing_is_its_own(house: House) -> None:
     """A catalogue's question carries the gateway's credential and nothing of any caller's."""
     passes(house)
