@@ -97,6 +97,15 @@ class Delivery:
     clock: Callable[[], float] = time.time
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
+    def refusal_of(self, passage: Passage, error: Exception) -> Refused:
+        """What an exception means for its request: a refusal, a room's word for one, or a defect of the house."""
+        if isinstance(error, Refused):
+            return error
+        if isinstance(error, tuple(TRANSLATED)):
+            return translate(error)
+        self.observer.broke(passage, error)
+        return Refused(Refusal.INTERNAL_ERROR, type(error).__name__)
+
     async def deliver(self, passage: Passage, admitted: Admitted) -> Reply:
         """Forward the admitted call; a reply whose outcome is (or, for a stream, will be) concluded.
 
@@ -256,10 +265,8 @@ class Relay:
             text = await delivery.finish(passage, self._admitted, stream.final)
             await delivery.conclude(passage, stream.final.outcome)
             yield stream.encode_final(text)
-        except tuple(TRANSLATED) as error:
-            yield await self._break_off(translate(error))
-        except Refused as refused:
-            yield await self._break_off(refused)
+        except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream
+            yield await self._break_off(delivery.refusal_of(passage, error))
 
     async def _break_off(self, refused: Refused) -> bytes:
         """The stream can't go on: an error with the caller's id, so that nobody takes the end for a success."""

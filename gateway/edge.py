@@ -146,7 +146,7 @@ class Beat:
         now = self._loop.time()
         due = self.sent_at + self._quiet_s
         if due <= now + TIMER_EARLY_S:
-            if not self.sending:
+            if not self.sending and (self._saying is None or self._saying.done()):
                 self._saying = self._loop.create_task(self._say())
             self.sent_at = now
             due = now + self._quiet_s
@@ -185,7 +185,7 @@ class Edge:
         incoming = Incoming(self, scope, receive, door)
         door.task = asyncio.current_task()
         try:
-            preflight = self._preflight(incoming) if incoming.method == "OPTIONS" else None
+            preflight = self._preflight(incoming) if incoming.method == "OPTIONS" and door.fault is None else None
             reply = preflight or await self._corridor.serve(incoming)
             await self._answer(reply, incoming, door, send)
         except asyncio.CancelledError:

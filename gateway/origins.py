@@ -60,5 +60,6 @@ def preflight_headers(origin: bytes, requested: bytes) -> tuple[tuple[bytes, byt
         (b"access-control-allow-methods", b"POST"),
         (b"access-control-allow-headers", requested),
         (b"access-control-max-age", b"600"),
+        (b"cache-control", b"no-store"),
         (b"vary", b"Origin, Access-Control-Request-Headers"),
     )

@@ -25,7 +25,7 @@ from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedSt
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
-from gateway.delivery import TRANSLATED, Delivery, Observer, translate
+from gateway.delivery import Delivery, Observer
 from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault
@@ -63,13 +63,8 @@ class Corridor:
             admitted = await self.walk(arrival, passage)
             await self.commit(passage)
             return await self.delivery.deliver(passage, admitted)
-        except Refused as refused:
-            return await self.turn_away(passage, refused)
-        except tuple(TRANSLATED) as error:
-            return await self.turn_away(passage, translate(error))
         except Exception as error:  # noqa: BLE001 - the house's one broad except: a defect refuses, it never admits
-            self.observer.broke(passage, error)
-            return await self.turn_away(passage, Refused(Refusal.INTERNAL_ERROR, type(error).__name__))
+            return await self.turn_away(passage, self.delivery.refusal_of(passage, error))
         except BaseException:
             self.delivery.abandon(passage)
             raise

@@ -49,7 +49,7 @@ def keep_visible(method: str, result: Mapping[str, Any], visible: Collection[str
 
 def is_shared(result: Mapping[str, Any]) -> bool:
     """Whether a result says that a cache may give it to other callers."""
-    return result.get("cacheScope", "private") != "private"
+    return bool(result.get("cacheScope", "private") != "private")
 
 
 def keep_private(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.contract.refusals import Refusal, Refused
+from gateway.edge import Edge
 from gateway.framing import DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.media import accepts_both_answers, is_json_in_utf8
 from gateway.origins import accepted_hosts
-from tests.edge.door import BODY, LIMITS, MAIN, StubCorridor, head, open_door, post
+from tests.edge.door import BODY, HOST, LIMITS, MAIN, StubCorridor, head, open_door, post
 from tests.edge.test_streams import EVENT, streaming, wait_until
 from tests.support.http_raw import RawClient
 
@@ -75,6 +76,26 @@ def test_a_body_that_an_application_left_unread_is_no_request() -> None:
         assert client.ask(data).status == 200
         client.send(post())
         assert client.rest() == b""
+
+
+@pytest.mark.parametrize("fault", [(), (b"gw.example", b"gw.example"), (b"gw.example", b"evil.example")])
+async def test_a_preflight_with_a_broken_framing_is_none(fault: tuple[bytes, ...]) -> None:
+    """ORG-03, FRM-04: no Host, or two, is refused by the corridor on any server, before anybody asks for origins."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    edge = Edge(StubCorridor(), {MAIN.path: MAIN}, LIMITS, {HOST})
+    asked = [(b"origin", b"https://app.example"), (b"access-control-request-method", b"POST")]
+    for hosts, status in (((HOST.encode(),), 204), (fault, 400)):
+        headers = [*asked, *((b"host", host) for host in hosts)]
+        scope = {"method": "OPTIONS", "raw_path": MAIN.path.encode(), "headers": headers, "http_version": "1.1"}
+        await edge(scope, receive, send)
+        assert sent[-2]["status"] == status
 
 
 @pytest.mark.parametrize("parser", ["h11", "httptools"])

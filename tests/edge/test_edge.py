@@ -221,6 +221,7 @@ def test_a_preflight_of_an_allowed_origin_is_answered(door: OpenDoor) -> None:
     assert answer.values("access-control-allow-origin") == ["https://app.example"]
     assert answer.values("access-control-allow-methods") == ["POST"]
     assert answer.values("access-control-allow-headers") == ["authorization, mcp-method"]
+    assert answer.values("cache-control") == ["no-store"], "like every answer of an MCP endpoint"
     assert door.corridor.walked == [("POST", "/main/mcp")], "only the twin"
 
 

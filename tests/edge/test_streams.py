@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from gateway.contract.passage import Received, Reply
+from gateway.edge import Beat
 from tests.edge.door import LIMITS, StubCorridor, head, open_door, post, relay
 from tests.support.http_raw import RawClient
 
@@ -70,6 +71,21 @@ def test_a_quiet_event_stream_says_that_it_is_open() -> None:
         assert chunks == [b": keep-alive\n\n", b": keep-alive\n\n", EVENT] * 2
         time.sleep(1.5 * quiet)
         assert client.send(post()).read_head().status == 200
+
+
+async def test_a_client_that_does_not_read_is_told_once_that_its_stream_is_open() -> None:
+    """A comment that waits for room is not joined by others, and is given up when the stream ends."""
+    taken: list[object] = []
+
+    async def send(message: object) -> None:
+        taken.append(message)
+        await asyncio.Event().wait()
+
+    beat = Beat(send, 0.02)
+    await asyncio.sleep(0.2)
+    await beat.stop()
+    assert len(taken) == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_a_busy_event_stream_carries_no_comments() -> None:

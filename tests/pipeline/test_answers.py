@@ -10,6 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+import gateway.audit.port
+import gateway.upstream.port
+import policies.verdict
+from approvals.desk import StoreUnavailable, TooManyTickets
+from gateway.delivery import TRANSLATED, translate
+from gateway.upstream.port import UpstreamFault
 from policies.verdict import Effect, Verdict
 from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, APPROVE, DENY, InnerHouse, inner_house
@@ -64,3 +70,54 @@ async def test_what_one_caller_reads_is_not_for_others_caches(tmp_path: Path, sc
         result = await answer_of(house, message("resources/read", params={"uri": "demo://a"}))
         assert result["cacheScope"] == "private"
         assert (result["ttlMs"], result["contents"][0]["text"]) == (5, "t")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_defect_after_the_answer_came_is_refused_and_recorded_as_one(tmp_path: Path, streamed: bool) -> None:
+    """Whole or streamed: the caller gets an error with its id, the record `unknown`, and operators the defect."""
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        if question["phase"] == "list":
+            raise ZeroDivisionError("of a caller's data")
+        return ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+
+        async def listing(exchange: Exchange) -> None:
+            text = result_of(exchange.id, tools=house.tools)
+            await exchange.send(SSE_HEAD + chunk(b"data: " + text + b"\n\n") if streamed else http(200, text))
+
+        house.script = listing
+        reply = await house.serve(house.request(message("tools/list", id="mine")))
+        text = reply.body
+        if reply.chunks is not None:
+            text = b"".join([piece async for piece in reply.chunks]).removeprefix(b"data: ")
+        told = orjson.loads(text)
+        assert (told["id"], told["error"]["code"]) == ("mine", -32603)
+        assert b"caller" not in text
+        assert [type(error) for error in house.watcher.defects] == [ZeroDivisionError]
+        (outcome,) = house.sink.of("outcome")
+        assert (outcome["outcome"], outcome["reasons"], outcome["code"]) == ("unknown", ["internal_error"], -32603)
+
+
+PORTS = (policies.verdict, gateway.audit.port, gateway.upstream.port)
+WORDS: set[type[Exception]] = {
+    word
+    for port in PORTS
+    for word in vars(port).values()
+    if isinstance(word, type) and issubclass(word, Exception) and word.__module__ == port.__name__
+} | {StoreUnavailable, TooManyTickets}
+
+
+@pytest.mark.parametrize("word", sorted(WORDS - {UpstreamFault}, key=repr))
+def test_every_rooms_word_has_its_refusal(word: type[Exception]) -> None:
+    """No fault of a room is taken for a defect of the house, and its text stays with the house."""
+    error = word("why", sent=False) if issubclass(word, UpstreamFault) else word("why")
+    refused = translate(error)
+    assert refused.refusal is TRANSLATED[word]
+    assert (refused.detail, refused.data, refused.message) == (str(error), {}, None)
+
+
+def test_the_rooms_words_are_looked_for() -> None:
+    """The ports' modules are where the words are defined."""
+    assert len(WORDS) == 1 + len(TRANSLATED)
