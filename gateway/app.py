@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request, Response
 
 from approvals.approvers import Person
 from approvals.desk import Desk, StoreUnavailable, TooManyTickets
-from approvals.review.api import approvals_api
+from approvals.review.api import TurnedAway, approvals_api, caller
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
@@ -31,12 +31,12 @@ from gateway.config import Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import Implications, close_implications
 from gateway.contract.passage import Reply, Server
-from gateway.contract.record import Redactor, approval_record
-from gateway.contract.redaction import AuditKeys
+from gateway.contract.record import MAX_STRANGE_NAME, Redactor, approval_record, refusal_record
+from gateway.contract.redaction import AuditKeys, printable
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import challenge
 from gateway.contract.stream import StreamLimits
-from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
+from gateway.control import ControlDoor, add_metadata, caller_of, is_control_path, metadata_documents, refused_as
 from gateway.delivery import TRANSLATED, Delivery, translate
 from gateway.edge import Edge
 from gateway.foresight import Foresight, person_of
@@ -328,9 +328,9 @@ class House:
             )
             return person_of(identity, implications)
 
-        async def refuse(_: Request, error: Exception) -> Response:
+        async def refuse(request: Request, error: Exception) -> Response:
             refused = error if isinstance(error, Refused) else translate(error)
-            reply = await self._turn_away(refused)
+            reply = await self._turn_away(refused, caller(request))
             headers = {name.decode(): value.decode() for name, value in reply.headers}
             return Response(reply.body, reply.status, headers)
 
@@ -343,6 +343,7 @@ class House:
             foresight.plan,
             refuse=dict.fromkeys((Refused, *HOUSE_WORDS), refuse),
             challenge=lambda scopes: challenge("insufficient_scope", scopes, plan.approvals).decode(),
+            tell=self._write_down,
             body_bytes=min(plan.door.body_bytes, 1 << 20),
         )
 
@@ -416,9 +417,24 @@ class House:
         self._corridor.write_off(passage, Refused(Refusal[reason.upper()], detail))
         return passage.decision_id
 
-    async def _turn_away(self, refused: Refused) -> Reply:
+    async def _turn_away(self, refused: Refused, person: Person | None = None) -> Reply:
         """A refusal of the control plane, recorded like any other."""
-        return await self._corridor.turn_away(self._corridor.open_passage(self._plan.approvals), refused)
+        passage = self._corridor.open_passage(self._plan.approvals)
+        passage.identity = caller_of(person)
+        return await self._corridor.turn_away(passage, refused)
+
+    def _write_down(self, turned: TurnedAway) -> Mapping[str, str]:
+        """What the approvals API refused by itself: who wanted what of which ticket, and why not."""
+        passage = self._corridor.open_passage(self._plan.approvals)
+        passage.identity = caller_of(turned.person)
+        passage.refuse(refused_as(turned.status, turned.name, turned.ticket_id))
+        passage.status = turned.status
+        record = refusal_record(passage, self._redactor) | {"code": None}
+        record["method"] = printable(f"approvals/{turned.verb}", MAX_STRANGE_NAME)
+        record["ticket"] = printable(turned.ticket_id, MAX_STRANGE_NAME) or None
+        self._sink.note(record)
+        self._telemetry.concluded(passage, record)
+        return {"ostiary-decision": passage.decision_id}
 
     async def close(self) -> None:
         """Close every room; what waits to be recorded is recorded."""

@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Response
 
+from approvals.approvers import Person
 from gateway.contract.identity import resource_metadata
-from gateway.contract.passage import Reply, Server
+from gateway.contract.passage import Identity, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.framing import DOOR
 
@@ -25,6 +26,21 @@ Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 TurnAway = Callable[[Refused], Awaitable[Reply]]
 """Records a refusal and renders it."""
+
+REFUSED_AS: Mapping[int, Refusal] = {
+    400: Refusal.PARAMS_INVALID,
+    403: Refusal.POLICY_DENIED,
+    404: Refusal.SERVER_UNKNOWN,
+    405: Refusal.METHOD_NOT_POST,
+    408: Refusal.REQUEST_TIMEOUT,
+    409: Refusal.APPROVAL_REFUSED,
+    413: Refusal.BODY_TOO_LARGE,
+    415: Refusal.CONTENT_UNSUPPORTED,
+    422: Refusal.APPROVAL_REFUSED,
+    429: Refusal.RATE_LIMITED,
+    503: Refusal.APPROVALS_UNAVAILABLE,
+}
+"""The status of an answer that the approvals API made by itself -> the row under which its record stands."""
 
 METADATA_PREFIX = "/.well-known/oauth-protected-resource"
 
@@ -52,6 +68,23 @@ def add_metadata(app: FastAPI, documents: Mapping[str, bytes]) -> None:
 
     for path, document in documents.items():
         publish(path, document)
+
+
+def caller_of(person: Person | None) -> Identity | None:
+    """Whoever a token of the approvals API named, as records name callers."""
+    if person is None:
+        return None
+    return Identity(person.issuer, person.subject, person.client)
+
+
+def refused_as(status: int, name: str, ticket_id: str) -> Refused:
+    """What the approvals API answered by itself -> the row and the detail of its record."""
+    row = REFUSED_AS.get(status, Refusal.INTERNAL_ERROR)
+    if name == "insufficient_scope":
+        row = Refusal.SCOPE_INSUFFICIENT
+    elif status == 404 and ticket_id:
+        row = Refusal.APPROVAL_REFUSED  # absent, foreign or guessed: the API tells these apart as little
+    return Refused(row, name)
 
 
 class ControlDoor:

@@ -7,6 +7,7 @@ Nothing is read before the token is verified and its scope is there. Every answe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -41,8 +42,24 @@ Plan = Callable[[Person, str, str, str, Mapping[str, Any]], Awaitable[Planned]]
 
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A request that this API refused: whose (None: nobody's yet), what of which ticket they wanted, and why not."""
+
+    person: Person | None
+    verb: str
+    ticket_id: str
+    status: int
+    name: str
+
+
+Tell = Callable[[TurnedAway], Mapping[str, str]]
+"""Writes a refusal of this API down -> headers for its answer. Must not wait."""
+
 METHODS = ("tools/call", "resources/read", "prompts/get")
 ACT_BYTES = 64 * 1024
+KEPT: Mapping[str, str] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 MESSAGES: Mapping[str, str] = {
     "insufficient_scope": "The token lacks a scope that this needs.",
@@ -65,17 +82,19 @@ def approvals_api(
     *,
     refuse: Mapping[type[Exception], Handler] | None = None,
     challenge: Callable[[tuple[str, ...]], str] | None = None,
+    tell: Tell | None = None,
     body_bytes: int = 1024 * 1024,
 ) -> FastAPI:
     """The ASGI application that answers under `/approvals`.
 
     `refuse` renders exceptions of the house (refusals, an audit that cannot be written); `challenge` makes the
-    `WWW-Authenticate` of a 403 from the scopes that were needed; `body_bytes` bounds a request for an approval.
+    `WWW-Authenticate` of a 403 from the scopes that were needed; `tell` hears of every other refusal; `body_bytes`
+    bounds a request for an approval.
     """
     api = FastAPI(title="Ostiary approvals", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 
     async def person_of(request: Request, scope: str) -> Person:
-        person = await authenticate(request.scope["headers"])
+        request.state.person = person = await authenticate(request.scope["headers"])
         require(person, scope)
         return person
 
@@ -119,20 +138,45 @@ def approvals_api(
         seen = text(body, "seen", 128, default="")
         return answer(200, await desk.act(verb, person, ticket_id, comment=comment, seen=seen))
 
-    for fault, handler in {**_handlers(challenge), **(refuse or {})}.items():
+    own = {fault: _told(handler, tell) for fault, handler in _handlers(challenge).items()}
+    for fault, handler in {**own, **(refuse or {})}.items():
         api.add_exception_handler(fault, handler)
     return api
 
 
+def caller(request: Request) -> Person | None:
+    """Whose request it is, once the token was verified."""
+    person: Person | None = getattr(request.state, "person", None)
+    return person
+
+
+def _told(handler: OwnHandler, tell: Tell | None) -> Handler:
+    """The handler, and nobody is turned away without a record of it."""
+
+    async def handle(request: Request, fault: Exception) -> Response:  # a plain function would run in a thread
+        response = handler(request, fault)
+        if tell is not None:
+            ticket_id = str(request.path_params.get("ticket_id", ""))
+            verb = request.path_params.get("verb") or ("request" if request.method == "POST" else "show")
+            turned = TurnedAway(caller(request), str(verb), ticket_id, response.status_code, response.name)
+            response.headers.update(tell(turned))
+        return response
+
+    return handle
+
+
 def answer(status: int, content: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer that nobody keeps."""
-    kept = {"cache-control": "no-store", "x-content-type-options": "nosniff", **(headers or {})}
-    return Response(orjson.dumps(content), status, kept, media_type="application/json")
+    return Response(orjson.dumps(content), status, {**KEPT, **(headers or {})}, media_type="application/json")
 
 
-def no(status: int, name: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+class No(Response):
     """An error answer: its stable name, a sentence, and what else the caller may know."""
-    return answer(status, {"error": name, "message": MESSAGES.get(name, name.replace("_", " ")), **more}, headers)
+
+    def __init__(self, status: int, name: str, headers: Mapping[str, str] | None = None, **more: Any) -> None:
+        content = {"error": name, "message": MESSAGES.get(name, name.replace("_", " ")), **more}
+        super().__init__(orjson.dumps(content), status, {**KEPT, **(headers or {})}, media_type="application/json")
+        self.name = name
 
 
 def _query(request: Request) -> dict[str, Any]:
@@ -153,37 +197,40 @@ def _query(request: Request) -> dict[str, Any]:
     return asked
 
 
-def _handlers(challenge: Callable[[tuple[str, ...]], str] | None) -> dict[type[Exception], Handler]:
-    def not_allowed(_: Request, fault: Exception) -> Response:
+OwnHandler = Callable[[Request, Exception], No]
+
+
+def _handlers(challenge: Callable[[tuple[str, ...]], str] | None) -> dict[type[Exception], OwnHandler]:
+    def not_allowed(_: Request, fault: Exception) -> No:
         assert isinstance(fault, NotAllowed)  # noqa: S101 - what it is registered for
         if not fault.scopes:
-            return no(403, fault.why)
+            return No(403, fault.why)
         scope = " ".join(fault.scopes)
         line = challenge(fault.scopes) if challenge else f'Bearer error="insufficient_scope", scope="{scope}"'
-        return no(403, fault.why, {"www-authenticate": line}, scope=scope)
+        return No(403, fault.why, {"www-authenticate": line}, scope=scope)
 
-    def unroutable(_: Request, fault: Exception) -> Response:
+    def unroutable(_: Request, fault: Exception) -> No:
         status = fault.status_code if isinstance(fault, HTTPException) else 404
         headers = getattr(fault, "headers", None)
-        return no(status, HTTPStatus(status).phrase.lower().replace(" ", "_"), headers)
+        return No(status, HTTPStatus(status).phrase.lower().replace(" ", "_"), headers)
 
-    def body_refused(_: Request, fault: Exception) -> Response:
+    def body_refused(_: Request, fault: Exception) -> No:
         assert isinstance(fault, BodyRefused)  # noqa: S101 - what it is registered for
         # What was not read is not taken for the next request.
-        return no(fault.status, fault.name, {"connection": "close"} if fault.status in (408, 413) else None)
+        return No(fault.status, fault.name, {"connection": "close"} if fault.status in (408, 413) else None)
 
-    def too_many(_: Request, fault: Exception) -> Response:
-        return no(429, "too_many_tickets", {"retry-after": str(getattr(fault, "retry_after_s", 60))})
+    def too_many(_: Request, fault: Exception) -> No:
+        return No(429, "too_many_tickets", {"retry-after": str(getattr(fault, "retry_after_s", 60))})
 
     return {
         NotAllowed: not_allowed,
-        TicketUnknown: lambda _, __: no(404, "not_found"),
-        MovedOn: lambda _, fault: no(409, "moved_on", why=getattr(fault, "why", "")),
-        ActInvalid: lambda _, fault: no(400, str(fault)),
-        Unapprovable: lambda _, __: no(422, "unapprovable"),
+        TicketUnknown: lambda _, __: No(404, "not_found"),
+        MovedOn: lambda _, fault: No(409, "moved_on", why=getattr(fault, "why", "")),
+        ActInvalid: lambda _, fault: No(400, str(fault)),
+        Unapprovable: lambda _, __: No(422, "unapprovable"),
         TooManyTickets: too_many,
-        StoreUnavailable: lambda _, __: no(503, "approvals_unavailable", {"retry-after": "5"}),
+        StoreUnavailable: lambda _, __: No(503, "approvals_unavailable", {"retry-after": "5"}),
         BodyRefused: body_refused,
         HTTPException: unroutable,
-        Exception: lambda _, __: no(500, "internal_error"),
+        Exception: lambda _, __: No(500, "internal_error"),
     }

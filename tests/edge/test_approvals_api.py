@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from approvals.approvers import Person
-from approvals.review.api import Headers, Planned, answer, approvals_api
+from approvals.review.api import Headers, Planned, TurnedAway, answer, approvals_api
 from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, bench, effect, person
 
 PEOPLE = {one.subject: one for one in (ALICE, BOB, CAROL, MALLORY)}
@@ -319,6 +319,44 @@ async def test_a_no_has_its_name(api: Api, who: str, verb: str, status: int, nam
     """Who may know the ticket is told why not."""
     reply = await api("POST", f"/approvals/{await api.ticket()}/{verb}", who, json={"comment": "x"})
     assert (reply.status_code, reply.json()["error"]) == (status, name)
+
+
+async def test_nobody_is_turned_away_without_a_word_to_the_house(tmp_path: Path) -> None:
+    """AUD-01: every refusal that this API makes by itself is told with who, what, which ticket, why."""
+    told: list[TurnedAway] = []
+
+    def tell(turned: TurnedAway) -> Mapping[str, str]:
+        told.append(turned)
+        return {"ostiary-decision": str(len(told))}
+
+    async with bench(tmp_path / "approvals.db") as it:
+        app = approvals_api(it.desk, authenticate, plan, refuse={Unauthenticated: unauthenticated}, tell=tell)
+        async with served(app) as url, httpx.AsyncClient(base_url=url, verify=False) as client:
+            api = Api(it, client)
+            ticket = await api.ticket()
+            replies = [
+                await api("POST", f"/approvals/{ticket}/approve", "alice", json={}),
+                await api("POST", f"/approvals/{ticket}/approve", "mallory", json={}),
+                await api("POST", f"/approvals/{ticket}/approve", "nobody", json={}),
+                await api("GET", "/approvals/guessed", "mallory"),
+                await api("POST", f"/approvals/{ticket}/approve", json={"verdict": "yes"}),
+                await api("POST", f"/approvals/{ticket}/revoke", json={}),
+                await api("GET", "/approvals?state=any"),
+                await api("DELETE", f"/approvals/{ticket}"),
+            ]
+            await api("GET", "/approvals", "stranger")
+            assert (await api("POST", f"/approvals/{ticket}/approve", json={})).status_code == 200
+    assert [(one.person and one.person.subject, one.verb, one.ticket_id, one.status, one.name) for one in told] == [
+        ("alice", "approve", ticket, 403, "own_request"),
+        ("mallory", "approve", ticket, 404, "not_found"),
+        ("nobody", "approve", ticket, 403, "insufficient_scope"),
+        ("mallory", "show", "guessed", 404, "not_found"),
+        ("bob", "approve", ticket, 400, "member_unknown"),
+        ("bob", "revoke", ticket, 409, "moved_on"),
+        ("bob", "show", "", 400, "state_invalid"),
+        (None, "show", ticket, 405, "method_not_allowed"),
+    ]
+    assert [reply.headers["ostiary-decision"] for reply in replies] == [str(n) for n in range(1, 9)]
 
 
 async def test_a_lost_store_is_503(api: Api, tmp_path: Path) -> None:
