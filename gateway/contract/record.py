@@ -158,7 +158,7 @@ def closing_outcome(decision_id: str, decision: Mapping[str, Any], outcome: str,
 
 def log_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """The same projection for the canonical log line: flat, without arguments, HMACs and what is not there."""
-    fields = {name: value for name in _LOGGED if (value := record.get(name)) not in (None, "", [])}
+    fields = {name: value for name in _LOGGED if (value := record.get(name)) or value == 0}
     actor = record.get("actor")
     if actor:
         fields["issuer"], fields["subject"], fields["client"] = actor["issuer"], actor["subject"], actor["client"]
