@@ -161,7 +161,7 @@ def _house(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             stack,
             servers,
             identity={"issuers": issuers, "scope_implies": {"files:admin": ["files:write", "files:read"]}},
-            limits={"answer_s": 1.0, "quiet_s": 1.0, "body_s": 1.0, "concurrent": 64, "tickets_per_hour": 1000},
+            limits={"answer_s": 1.5, "quiet_s": 1.5, "body_s": 1.5, "concurrent": 64, "tickets_per_hour": 1000},
             allowed_hosts=["gw.example.com"],
         )
         house = House(stage, stack, behind)

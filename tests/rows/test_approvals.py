@@ -467,6 +467,39 @@ def test_names_of_the_other_kinds_are_not_approved_by_accident(house: House, kin
     refused(house, ask, Refusal.POLICY_DENIED, twin=house.good(server="odd"))
 
 
+def test_every_refusal_of_the_api_is_one_record(house: House) -> None:
+    """AUD-01 for people: own request, stranger, wrong scope, moved on, nonsense: who, which ticket, and why."""
+    message = change()
+    ticket = house.held("odd", message)["id"]
+    granted = house.approved("odd", change())
+    asks: dict[str, tuple[Any, ...]] = {
+        "bob": ("POST", f"/{granted}/approve", house.person(), {}),
+        "alice": ("POST", f"/{ticket}/approve", house.person("alice"), {}),
+        "carol": ("POST", f"/{ticket}/approve", house.person("carol"), {}),
+        "dave": ("GET", f"/{ticket}", house.person("dave")),
+        "erin": ("POST", f"/{ticket}/approve", house.person("erin", "approvals:read"), {}),
+        "frank": ("POST", "", house.person("frank"), {"nonsense": 1}),
+        "grace": ("GET", "?state=nonsense", house.person("grace")),
+        "": ("POST", f"/{ticket}/approve", "", {}),
+    }
+    passes(house)
+    start = len(house.records())
+    answers = {who: house.api(*ask) for who, ask in asks.items()}
+    assert {who: answer.status_code for who, answer in answers.items()} == {
+        "bob": 409, "alice": 403, "carol": 404, "dave": 404, "erin": 403, "frank": 400, "grace": 400, "": 401,
+    }  # fmt: skip
+    passes(house)
+    new = [one for one in house.records()[start:] if one["kind"] == "refusal"]
+    assert len(new) == len(asks)
+    for who, answer in answers.items():
+        (record,) = [one for one in new if one["decision_id"] == answer.headers["ostiary-decision"]]
+        assert record["status"] == answer.status_code
+        assert record["resource"] == f"{house.stack.url}/approvals"
+        assert (record["actor"] or {"subject": ""})["subject"] == who
+        assert record["reasons"]
+    assert not [one for one in house.records()[start:] if one["kind"] == "approval"]
+
+
 # The command
 
 
