@@ -177,7 +177,7 @@ class Redactor:
         for key, item in enumerate(value) if isinstance(value, list) else value.items():
             shown = names.get(key) if isinstance(key, str) else str(key)
             if shown is None:
-                shown = "#" + self.tag(b"name", _utf8(key))[:16]
+                shown = "#" + self.tag(b"name", _utf8(str(key)))[:16]
             here = f"{pointer}/{shown}"
             if isinstance(item, str):
                 shape[here] = {"type": "string", "size": len(item), "hmac": self.tag(b"value", text_of(item))}
