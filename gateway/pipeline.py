@@ -95,7 +95,7 @@ class Corridor:
             state = self.seals.open_state(call.request_state, identity, server, call, self.clock())
             passage.opened_state = OpenedState(state)
         if verdict.effect is Effect.APPROVE:
-            asked = describe_effect(identity, server, call, tool, self.volatile_meta)
+            asked = describe_effect(identity, server, call, tool, self.volatile_meta, passage.opened_state)
             await self.settle(passage, asked, identity, verdict)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted

@@ -16,7 +16,7 @@ import orjson
 import rfc8785
 
 from approvals.ticket import Asked
-from gateway.contract.passage import Call, Identity, Server, Tool
+from gateway.contract.passage import Call, Identity, OpenedState, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
 
 _EXACT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
@@ -82,10 +82,18 @@ def bound_meta(call: Call, volatile_meta: frozenset[str]) -> Mapping[str, Any]:
     return {key: value for key, value in call.extra_meta.items() if key not in volatile_meta}
 
 
-def describe_effect(
-    identity: Identity, server: Server, call: Call, tool: Tool | None, volatile_meta: frozenset[str]
+def describe_effect(  # noqa: PLR0917 - all that an effect is made of
+    identity: Identity,
+    server: Server,
+    call: Call,
+    tool: Tool | None,
+    volatile_meta: frozenset[str],
+    opened: OpenedState | None = None,
 ) -> Asked:
-    """The exact effect of a call that a person must approve. Raises `Refused(PARAMS_INVALID)` like `effect_text`."""
+    """The exact effect of a call that a person must approve. Raises `Refused(PARAMS_INVALID)` like `effect_text`.
+
+    `opened` is the server's state that the call continues: its answer depends on it, so another is another effect.
+    """
     meta = bound_meta(call, volatile_meta)
     name = call.name or ""
     parts: dict[str, str] = {
@@ -103,6 +111,8 @@ def describe_effect(
     if call.input_responses is not None:
         parts["inputResponses"] = _sha256(call.input_responses)
         shown["inputResponses"] = call.input_responses
+    if opened is not None:
+        parts["requestState"] = _sha256(opened.value)
     if meta:
         parts["_meta"] = _sha256(meta)
         shown["_meta"] = meta

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.audit.port import AuditUnavailable
-from tests.pipeline.house import APPROVE, inner_house, until
+from policies.verdict import Verdict
+from tests.contract.asking import message
+from tests.pipeline.house import ALLOW, APPROVE, Asked, inner_house, until
 from tests.support.upstream import Exchange, http, result_of
 
 
@@ -95,3 +99,35 @@ async def test_a_desk_that_fails_for_a_client_that_has_gone_troubles_nobody(tmp_
         assert (await house.ticket(ticket))["uses_left"] == 1
         assert (await house.call())[0] == 200
     assert not unheard
+
+
+async def test_an_approval_of_a_continued_call_covers_the_servers_state(tmp_path: Path) -> None:
+    """G7: what the server does with an answer depends on the state that it gave; another state is another effect."""
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        return APPROVE if question["request"]["leg"] else ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+
+        async def ask_first(exchange: Exchange) -> None:
+            if b"inputResponses" in exchange.seen.body:
+                await exchange.send(http(200, result_of(exchange.id)))
+                return
+            quote = f"quote-{len(house.forwarded)}"
+            asks = result_of(exchange.id, resultType="input_required", requestState=quote)
+            await exchange.send(http(200, asks))
+
+        house.script = ask_first
+        first, second = [(await house.call())[1]["result"]["requestState"] for _ in range(2)]
+
+        def go_on(state: str) -> Asked:
+            params = {"name": "pay", "arguments": {}, "requestState": state, "inputResponses": {"ok": {"yes": True}}}
+            return house.request(message(params=params))
+
+        ticket = await house.approve(go_on(first))
+        other = orjson.loads((await house.serve(go_on(second))).body)
+        assert other["error"]["code"] == 40303
+        assert other["error"]["data"]["ticket"]["id"] != ticket
+        assert len(house.forwarded) == 2
+        assert (await house.serve(go_on(first))).status == 200
+        assert orjson.loads(house.forwarded[-1])["params"]["requestState"] == "quote-1"

@@ -38,6 +38,14 @@ def test_what_was_sealed_is_opened(state: str | None) -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1, 65_536, 1_000_000])
+def test_what_a_server_may_send_comes_back(size: int) -> None:
+    """The gateway hands out no seal that it would not open again: bodies have their limit, states have none."""
+    seals = Seals(KEYS)
+    state = "s" * size
+    assert seals.open_state(seals.seal_state(state, IDENTITY, SERVER, CALL, 9), IDENTITY, SERVER, CALL, 1) == state
+
+
 FOREIGN: dict[str, dict[str, Any]] = {
     "another subject": {"identity": replace(IDENTITY, subject="bob")},
     "the same subject of another issuer": {"identity": replace(IDENTITY, issuer="https://j")},
