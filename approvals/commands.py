@@ -83,6 +83,8 @@ class ApiClerk:
         loopback = parts.host in ("127.0.0.1", "::1", "localhost")
         if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
             raise click.UsageError("--url must be https (or http on this machine): a token would travel in clear")
+        # Proxies and authorities of the environment are for https: in clear, a proxy would read the token.
+        self._options: dict[str, Any] = {"timeout": TIMEOUT_S, "trust_env": parts.scheme == "https"}
         self._url = url.rstrip("/").removesuffix("/approvals") + "/approvals"
         self._headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
 
@@ -105,7 +107,7 @@ class ApiClerk:
 
     async def _ask(self, method: str, path: str, **more: Any) -> Mapping[str, Any]:
         try:
-            async with httpx.AsyncClient(timeout=TIMEOUT_S, headers=self._headers) as client:
+            async with httpx.AsyncClient(headers=self._headers, **self._options) as client:
                 reply = await client.request(method, self._url + path, **more)
             answer = orjson.loads(reply.content)
         except (httpx.HTTPError, orjson.JSONDecodeError) as fault:

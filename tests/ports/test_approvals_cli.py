@@ -219,6 +219,20 @@ def test_exit_codes_tell_no_from_not_asked(
     assert len(handler.asked) == 1
 
 
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+def test_a_token_in_clear_meets_no_proxy(
+    gateway: tuple[type[Answering], str], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """What goes to this machine in clear goes there directly: a proxy of the environment would read the token."""
+    proxy, url = gateway
+    for other in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(variable, url)
+    asked = CliRunner().invoke(approvals, ["list", "--url", "http://127.0.0.1:9"])
+    assert asked.exit_code == 2
+    assert proxy.asked == []
+
+
 @pytest.mark.parametrize("ticket_id", ["../../readonly/mcp", "a/b", "a?b", "a#b", "%2e%2e", "a b", "é"])
 def test_an_id_stays_in_its_path_segment(gateway: tuple[type[Answering], str], ticket_id: str) -> None:
     """Nothing that is given as an id reaches another route."""
