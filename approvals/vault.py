@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -33,9 +33,9 @@ def join(*parts: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class _Key:
     id: bytes
-    aead: AESGCM
-    find: bytes
-    stamp: bytes
+    aead: AESGCM = field(repr=False)
+    find: bytes = field(repr=False)
+    stamp: bytes = field(repr=False)
 
 
 def _derive(key: bytes, label: bytes, length: int = 32) -> bytes:

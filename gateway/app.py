@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -27,7 +27,7 @@ from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
-from gateway.config import Settings
+from gateway.config import ConfigError, Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import Implications, close_implications
 from gateway.contract.passage import Reply, Server
@@ -80,7 +80,7 @@ class Plan:
     issuers: tuple[IssuerSettings, ...]
     targets: Mapping[str, UpstreamTarget]
     audit_keys: AuditKeys
-    seal_keys: tuple[bytes, ...]
+    seal_keys: tuple[bytes, ...] = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
 
@@ -135,6 +135,11 @@ def build(settings: Settings) -> House:
     )
     audit_text = settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
     seal_text = settings.secret(settings.seals.keys_env, "seals.keys_env")
+    audit_keys = AuditKeys(audit_text, settings.audit.hmac_key_env)
+    seal_keys = read_keys(seal_text, settings.seals.keys_env)
+    if set(audit_keys.keys) & set(seal_keys):
+        # Who compares values in the record would be able to open tickets and make states.
+        raise ConfigError("audit.hmac_key_env and seals.keys_env: the audit and the seals must not share a key")
     approvals = Server(
         name="approvals",
         path="/approvals",
@@ -149,8 +154,8 @@ def build(settings: Settings) -> House:
         approvals=approvals,
         issuers=issuers,
         targets={name: _target(settings, name) for name in settings.servers},
-        audit_keys=AuditKeys(audit_text, settings.audit.hmac_key_env),
-        seal_keys=read_keys(seal_text, settings.seals.keys_env),
+        audit_keys=audit_keys,
+        seal_keys=seal_keys,
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
         door=DoorLimits(
             head_bytes=limits.head_bytes,

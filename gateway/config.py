@@ -17,7 +17,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA")
+ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519")
 RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
 
 
@@ -129,6 +129,8 @@ class Issuer(Group):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if "|" in self.issuer:
+            raise ValueError("issuer must hold no |: approvers and records write ISSUER|SUBJECT")
         if self.jwks_uri and self.jwks_file:
             raise ValueError("jwks_uri and jwks_file exclude each other")
         return self

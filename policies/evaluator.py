@@ -149,6 +149,7 @@ def confine(memory_bytes: int) -> None:
         (resource.RLIMIT_NOFILE, open_files),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
     ):
         # Not every system has every limit (macOS has no RLIMIT_AS that works): what can be bounded, is.
         with contextlib.suppress(ValueError, OSError):

@@ -151,7 +151,7 @@ class Generation:
             if kind == frames.ANSWER:
                 question.answered.set_result(payload)
             else:
-                question.answered.set_exception(PolicyUnavailable(payload.decode()))
+                question.answered.set_exception(PolicyUnavailable(payload.decode(errors="replace")))
         if evaluator.retired:
             evaluator.hang_up()
             return

@@ -209,7 +209,10 @@ class Stack:
             shutil.rmtree(self.house.directory, ignore_errors=True)
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | self.house.secrets
+        # Settings in the environment win over the file: those of a real gateway must not lead the demo to its record
+        # and tickets, nor off loopback.
+        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("OSTIARY_")}
+        return inherited | self.house.secrets
 
     def _launch_gateway(self) -> None:
         options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]

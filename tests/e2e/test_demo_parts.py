@@ -23,9 +23,27 @@ from gateway.demo.issuer import Mint, Unmintable, build_issuer
 from gateway.demo.loopback import NotLoopback, pick_port, require_loopback
 from gateway.demo.people import PEOPLE
 from gateway.demo.screen import Screen
+from gateway.demo.stack import Stack
 from gateway.demo.stops import STOPS
 
 ISSUER = "http://127.0.0.1:8100"
+
+
+def test_the_demo_takes_no_settings_of_a_real_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that configures a gateway leads the demo neither to its record and tickets nor off loopback."""
+    monkeypatch.setenv("OSTIARY_AUDIT__FILE", "/var/lib/ostiary/audit.jsonl")
+    monkeypatch.setenv("ostiary_listen__host", "0.0.0.0")
+    monkeypatch.setenv("OSTIARY_AUDIT_KEY", "a real one")
+    stack = Stack()
+    try:
+        found = stack._environment()
+        assert {name for name in found if name.upper().startswith("OSTIARY_")} == {
+            "OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS"
+        }  # fmt: skip
+        assert found["OSTIARY_AUDIT_KEY"] == stack.house.secrets["OSTIARY_AUDIT_KEY"]
+        assert "PATH" in found
+    finally:
+        stack.stop()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.com", "localhost.example.com", ""])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gateway.app import build
 from gateway.config import ConfigError, Settings, load_settings
 
 
@@ -60,6 +62,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("identity", {"issuers": [{"issuer": "https://i", "algorithms": ["HS256"]}]}, "algorithms.0"),
     ("identity", {"issuers": [{"issuer": "https://i", "algorithms": ["none"]}]}, "algorithms.0"),
     ("identity", {"issuers": [{"issuer": "https://i"}, {"issuer": "https://i"}]}, "configured twice"),
+    ("identity", {"issuers": [{"issuer": "https://i/a|b"}]}, "identity.issuers.0"),
     ("identity", {"issuers": [{"issuer": "https://i"}], "leeway_s": 61}, "identity.leeway_s"),
     ("servers", {}, "servers"),
     ("servers", {"a": {"path": "/approvals/x", "replicas": ["http://h/"]}}, "servers.a.path"),
@@ -115,3 +118,16 @@ def test_a_missing_secret_names_setting_and_variable(tmp_path: Path, monkeypatch
     settings = load(tmp_path, document())
     with pytest.raises(ConfigError, match=r"audit\.hmac_key_env: the environment variable OSTIARY_AUDIT_KEY"):
         settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
+
+
+def test_the_record_and_the_seals_share_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is given the audit's key to compare values must not hold the tickets' and states' key with it."""
+    one, other = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+    monkeypatch.setenv("OSTIARY_AUDIT_KEY", one)
+    monkeypatch.setenv("OSTIARY_SEAL_KEYS", other)
+    settings = load(tmp_path, document())
+    house = build(settings)
+    assert repr(bytes([2]) * 32) not in repr(house._plan)
+    monkeypatch.setenv("OSTIARY_SEAL_KEYS", f"{other},{one}")
+    with pytest.raises(ConfigError, match=r"seals\.keys_env.*share a key"):
+        build(settings)

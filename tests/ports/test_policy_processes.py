@@ -233,6 +233,7 @@ async def test_an_evaluator_has_nothing_of_the_gateway(tmp_path: Path, monkeypat
             for row in ("Max open files            3", "Max core file size        0", "Max file size             0"):
                 assert row in limits
             assert "Max address space         1073741824" in limits
+            assert "Max processes             0" in limits
 
 
 @LINUX
@@ -295,6 +296,21 @@ async def test_an_answer_out_of_order_ends_the_evaluator(tmp_path: Path) -> None
         evaluator.data_received(b"".join(forged))
         assert b"allow" not in await asked
         assert evaluator not in generation._evaluators
+    finally:
+        await generation.close()
+
+
+async def test_a_failure_that_is_no_text_is_still_an_answer(tmp_path: Path) -> None:
+    """Whatever bytes an evaluator sends as its reason: the question is refused at once, and never hangs."""
+    bundle = load_bundle(write_bundle(tmp_path / "bundle", RULES))
+    generation = Generation(bundle, Bounds(deadline_s=30, evaluators=1), ())
+    await generation.start()
+    try:
+        asked = asyncio.ensure_future(generation.ask(ask("loop")))
+        await asyncio.sleep(0)
+        generation._evaluators[0].data_received(frames.pack_frame(frames.FAILED, 1, b"\xff\xfe"))
+        with pytest.raises(PolicyUnavailable):
+            await asyncio.wait_for(asked, 5)
     finally:
         await generation.close()
 
