@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -50,6 +51,7 @@ from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
 from policies.embedded import EmbeddedPolicy
+from policies.rego_tests import run_tests
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
@@ -297,10 +299,13 @@ class House:
         try:
             await policy.start()
             found.append(("policy", True, f"revision {policy.revision}"))
+            found.append(await asyncio.to_thread(_run_bundle_tests, settings.policy.path))
         except PolicyUnavailable as error:
             found.append(("policy", False, f"policy.path: {error}"))
         finally:
             await policy.close()
+        if settings.approvals.local_approve:
+            found.append(("approvals", True, "approvals.local_approve: an administrator of this machine may approve"))
         tokens = self._make_tokens()
         try:
             await tokens.start()
@@ -444,6 +449,13 @@ class House:
     async def close(self) -> None:
         """Close every room; what waits to be recorded is recorded."""
         await self._open.aclose()
+
+
+def _run_bundle_tests(path: Path) -> tuple[str, bool, str]:
+    """The bundle's own Rego tests, as a finding of `ostiary check`. Raises `PolicyUnavailable`."""
+    outcomes = run_tests(path)
+    failed = [f"{one.name}: {one.why}" for one in outcomes if not one.passed]
+    return "policy tests", not failed, "; ".join(failed) or f"{len(outcomes)} passed"
 
 
 async def _end(task: asyncio.Task[None]) -> None:

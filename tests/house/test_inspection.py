@@ -1,0 +1,58 @@
+"""`ostiary check` says what would go wrong before it does, and what an operator should know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+from tests.support.issuer import Issuer, signing_key
+from tests.support.stack import secrets_for, write_config
+
+PASSING = """package mcp.authz_test
+
+import rego.v1
+
+test_nothing_is_allowed if {
+	data.mcp.authz.decision.effect == "deny" with input as {"phase": "call", "server": {"name": "x"}}
+}
+"""
+
+
+def check(folder: Path, monkeypatch: pytest.MonkeyPatch, tests: str = PASSING, **changes: Any) -> Result:
+    """Run the command on a configuration with the shipped rules and these tests beside them."""
+    for name, value in secrets_for().items():
+        monkeypatch.setenv(name, value)
+    issuer = Issuer("https://idp.example.com", [signing_key()])
+    config = write_config(folder, issuer, {"files": ["http://10.0.0.1/mcp"]}, port=8080, admin_port=9090, **changes)
+    (folder / "bundle/mcp/authz/own_test.rego").write_text(tests)
+    return CliRunner().invoke(main, ["check", "--config", str(config), "--json"], env={})
+
+
+def findings(result: Result) -> dict[str, tuple[bool, str]]:
+    """What was looked at -> whether it is in order, and the words."""
+    told = [json.loads(line) for line in result.output.splitlines() if line.startswith('{"what"')]
+    return {one["what"]: (one["ok"], one["detail"]) for one in told}
+
+
+def test_a_bundle_whose_tests_fail_is_not_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundle's own tests run; one that fails is named, and the command's answer is no."""
+    good = check(tmp_path, monkeypatch)
+    assert (good.exit_code, findings(good)["policy tests"]) == (0, (True, "1 passed")), good.output
+    bad = check(tmp_path, monkeypatch, PASSING.replace('"deny"', '"allow"'))
+    assert bad.exit_code == 1
+    ok, detail = findings(bad)["policy tests"]
+    assert (ok, "test_nothing_is_allowed" in detail) == (False, True)
+
+
+def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`local_approve` lets whoever has this machine approve: it works, and it is never silent."""
+    database = "sqlite:///ostiary.db"
+    assert "approvals" not in findings(check(tmp_path, monkeypatch, approvals={"database": database}))
+    told = check(tmp_path, monkeypatch, approvals={"database": database, "local_approve": True})
+    assert told.exit_code == 0
+    assert "local_approve" in findings(told)["approvals"][1]
