@@ -120,7 +120,7 @@ def worker(*, config: Path, host: str, port: int, slot: int, fd: int, status_fd:
     from gateway.supervisor import CANNOT_START  # noqa: PLC0415
     from gateway.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
 
-    hold_to_supervisor()
+    hold_to_supervisor(status_fd)
     pipe = StatusPipe(status_fd)
     gc.disable()  # until `work` has the house open: all that is made until then stays
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import io
 import os
 import shutil
@@ -77,12 +78,40 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     return listener
 
 
-def _make_folder() -> Path:
-    """A private folder for the workers' counters, in memory where there is such a place: a disk may stand still."""
-    for parent in (MEMORY, None):
-        with contextlib.suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="ostiary-metrics-", dir=parent))
-    raise CannotServe("no folder for the metrics can be made: neither /dev/shm nor TMPDIR can be written to")
+class MetricsFolder:
+    """A private folder for the workers' counters, in memory where there is such a place: a disk may stand still.
+
+    Its lock says that its supervisor lives. What a killed one left behind is removed by the next.
+    """
+
+    def __init__(self) -> None:
+        for parent in (MEMORY, Path(tempfile.gettempdir())):
+            with contextlib.suppress(OSError):
+                draft = Path(tempfile.mkdtemp(prefix=".ostiary-", dir=parent))
+                self._lock = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                # Under its name only once it is locked: nobody takes it for one that was left behind.
+                self.path = draft.rename(parent / f"ostiary-metrics-{draft.name.removeprefix('.ostiary-')}")
+                self._remove_left_behind(parent)
+                return
+        raise CannotServe("no folder for the metrics can be made: neither /dev/shm nor TMPDIR can be written to")
+
+    @staticmethod
+    def _remove_left_behind(parent: Path) -> None:
+        for folder in parent.glob("ostiary-metrics-*"):
+            with contextlib.suppress(OSError):
+                fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    if os.fstat(fd).st_uid == os.getuid():
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(fd)
+
+    def remove(self) -> None:
+        """The end of the supervisor."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
 
 class Supervisor:
@@ -96,7 +125,6 @@ class Supervisor:
         self._fault = ""
         self._exit_code = 0
         self._served: set[int] = set()
-        self._folder = Path()
 
     @property
     def _has_served(self) -> bool:
@@ -110,33 +138,33 @@ class Supervisor:
             bind(posts.host, posts.port, "listen") as door,
             bind(posts.admin_host, posts.admin_port, "admin") as desk,
         ):
-            self._folder = _make_folder()
+            folder = MetricsFolder()
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
             host, port = door.getsockname()[:2]
             self._log.info("listening", host=host, port=port, admin_port=desk.getsockname()[1], pid=os.getpid())
             try:
-                await self._serve(door, desk)
+                await self._serve(door, desk, folder.path)
             finally:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                folder.remove()
         if self._fault:
             raise CannotServe(self._fault)
         self._log.info("stopped", code=self._exit_code)
         return self._exit_code
 
-    async def _serve(self, door: socket.socket, desk: socket.socket) -> None:
+    async def _serve(self, door: socket.socket, desk: socket.socket, folder: Path) -> None:
         """Keep all slots filled and answer the operators until the last worker has ended."""
         answering: asyncio.Task[None] | None = None
         try:
             async with asyncio.TaskGroup() as keepers:
                 keepers.create_task(self._close_when_stopping(door))
                 for slot in range(self.posts.workers):
-                    keepers.create_task(self._keep(slot, door))
+                    keepers.create_task(self._keep(slot, door, folder))
                 await asyncio.sleep(0)  # the workers' processes start before this one imports the rest of its own
                 from gateway.admin import Admin  # noqa: PLC0415
 
-                admin = Admin(self.roster, self._folder).server()
+                admin = Admin(self.roster, folder).server()
                 answering = asyncio.create_task(admin.serve(sockets=[desk]))
         finally:
             if answering is not None:
@@ -153,13 +181,13 @@ class Supervisor:
         await self._stopping.wait()
         door.close()
 
-    async def _keep(self, slot: int, door: socket.socket) -> None:
+    async def _keep(self, slot: int, door: socket.socket, folder: Path) -> None:
         """Keep one slot filled until the gateway stops."""
         failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
-                code, why = await self._employ(slot, door)
+                code, why = await self._employ(slot, door, folder)
             except OSError as error:  # no process, no descriptor: the system is short of something
                 code, why = None, f"no process could be started: {error.strerror}"
             if self._stopping.is_set():
@@ -176,7 +204,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _employ(self, slot: int, door: socket.socket) -> tuple[int | None, str]:
+    async def _employ(self, slot: int, door: socket.socket, folder: Path) -> tuple[int | None, str]:
         """One worker's life, from its start to its end -> exit code, and its last word where it resigned."""
         readable, writable = os.pipe()
         pipe = os.fdopen(readable, "rb", 0)
@@ -185,7 +213,7 @@ class Supervisor:
                 *self.posts.command, "--port", str(door.getsockname()[1]), "--slot", str(slot),
                 "--fd", str(door.fileno()), "--status-fd", str(writable),
                 pass_fds=(door.fileno(), writable), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(self._folder)},
+                env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
             )  # fmt: skip
         except BaseException:
             pipe.close()

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import shutil
 import signal
 import socket
@@ -71,10 +72,14 @@ class StatusPipe:
             self.broken = True
 
 
-def hold_to_supervisor() -> None:
-    """End with the supervisor even while nothing looks at the pipe: at start, say (Linux)."""
+def hold_to_supervisor(status_fd: int) -> None:
+    """End with the supervisor even while nothing looks at the pipe: at start, say (Linux). At once if it is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    look = select.poll()
+    look.register(status_fd, 0)
+    if look.poll(0):
+        sys.exit("the supervisor is gone")
 
 
 async def _report(house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool]) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -25,7 +24,7 @@ import httpx
 import pytest
 
 from gateway import supervisor
-from gateway.supervisor import CannotServe, Posts, Supervisor
+from gateway.supervisor import CannotServe, MetricsFolder, Posts, Supervisor
 from tests.support.issuer import JwksServer
 from tests.support.processes import descendants, eventually, living
 from tests.support.stack import ISSUER, Stack, body, call, free_port, headers_of
@@ -486,12 +485,23 @@ async def test_a_worker_that_speaks_nonsense_is_not_believed() -> None:
 
 
 def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counters' folder is in memory where there is such a place, else a temporary one, and private."""
+    """The counters' folder is in memory where there is such a place, else a temporary one, and private; the next
+    supervisor removes what a killed one left behind, and nothing of one that lives."""
     monkeypatch.setattr(supervisor, "MEMORY", tmp_path)
-    folder = supervisor._make_folder()
-    assert folder.parent == tmp_path
-    assert folder.stat().st_mode & 0o777 == 0o700
+    first = MetricsFolder()
+    assert first.path.parent == tmp_path
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    left = tmp_path / "ostiary-metrics-left"
+    left.mkdir()
+    (left / "lock").touch()
+    unknown = tmp_path / "ostiary-metrics-unknown"  # without a lock: perhaps not ours
+    unknown.mkdir()
+    second = MetricsFolder()
+    assert set(tmp_path.iterdir()) == {first.path, second.path, unknown}
+    first.remove()
+    assert set(tmp_path.iterdir()) == {second.path, unknown}
+    second.remove()
     monkeypatch.setattr(supervisor, "MEMORY", tmp_path / "nowhere")
-    other = supervisor._make_folder()
-    assert other.is_dir()
-    shutil.rmtree(other)
+    other = MetricsFolder()
+    assert other.path.is_dir()
+    other.remove()
