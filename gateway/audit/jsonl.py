@@ -229,7 +229,7 @@ class JsonlSink:
             or self._notes >= limits.max_notes * share
             or self._note_bytes + weight > limits.max_note_bytes * share
         ):
-            self.lost += 1
+            self.lost += int(record.get("count") or 1)
             return
         self._notes += 1
         self._note_bytes += weight

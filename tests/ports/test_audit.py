@@ -391,6 +391,16 @@ async def test_a_flood_of_strangers_is_written_together(file: Path) -> None:
     whole(file)
 
 
+async def test_a_fold_that_finds_no_room_is_lost_with_all_that_it_counts(file: Path) -> None:
+    """What is told as lost is the number of refusals, not that of the records that would have held them."""
+    sink = await opened(file, folded_beyond=0, max_notes=1)
+    for n in range(500):
+        sink.note(refusal(n))
+    sink.note(outcome(1))  # takes the only place
+    await sink.close()
+    assert sink.lost == 500
+
+
 async def test_folds_keep_reasons_apart_within_bounds(file: Path) -> None:
     """A fold speaks of one server and one reason, and the number of folds is bounded."""
     sink = await opened(file, folded_beyond=0)
