@@ -13,18 +13,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import httpx
 import orjson
 
+from approvals.acts import ACTS, METHODS
 from approvals.approvers import Person, local_person
-from approvals.counter import ACTS
-from approvals.desk import Desk
 from approvals.printing import as_json, line, plain, sheet
-from approvals.review.api import METHODS
 from approvals.ticket import ActInvalid, MovedOn, NotAllowed, State, StoreUnavailable, TicketUnknown
+
+if TYPE_CHECKING:
+    from approvals.desk import Desk
 
 TIMEOUT_S = 10.0
 NO = 1

@@ -13,10 +13,10 @@ import binascii
 import re
 import struct
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from approvals.acts import ACTS, READ
 from approvals.approvers import LOCAL, Approver, Person, asks_as_well, enough, may_decide, read_approver
 from approvals.ledger import Filed, Ledger
 from approvals.showing import is_what_stands, iso, show, standing
@@ -37,38 +37,12 @@ from approvals.ticket import (
 
 Journal = Callable[[Transition], Awaitable[None]]
 
-READ = "approvals:read"
-REQUEST = "approvals:request"
-DECIDE = "approvals:decide"
-
 MOST_CHARACTERS = 4000
 MOST_PER_PAGE = 100
 PAGE_BYTES = 4 * 1024 * 1024
 JOURNAL_S = 2.0
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{23}\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """What a verb needs: a scope, the ticket's states that admit it, and whether a local administrator may do it."""
-
-    scope: str
-    states: frozenset[State]
-    local: bool = False
-
-
-def _from(verb: str) -> frozenset[State]:
-    return frozenset(state for state, verbs in MOVES.items() if verb in verbs)
-
-
-ACTS: Mapping[str, Act] = {
-    "approve": Act(DECIDE, _from("approve"), local=True),
-    "deny": Act(DECIDE, _from("deny"), local=True),
-    "revoke": Act(DECIDE, _from("revoke"), local=True),
-    "withdraw": Act(REQUEST, _from("withdraw")),
-    "resolve": Act(DECIDE, frozenset(State)),
-}
 
 
 class Counter:

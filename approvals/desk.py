@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from approvals.acts import REQUEST
 from approvals.approvers import Person, parties_to, read_terms
-from approvals.counter import JOURNAL_S, MOST_CHARACTERS, REQUEST, Counter, Journal, require
+from approvals.counter import JOURNAL_S, MOST_CHARACTERS, Counter, Journal, require
 from approvals.ledger import Filed, Ledger, new_id
 from approvals.looks import Looks
 from approvals.store import Store

@@ -15,8 +15,9 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from approvals.acts import ACTS, METHODS, READ, REQUEST
 from approvals.approvers import Person
-from approvals.counter import ACTS, MOST_CHARACTERS, READ, REQUEST, require
+from approvals.counter import MOST_CHARACTERS, require
 from approvals.desk import Desk
 from approvals.review.body import BodyRefused, only, read_object, text
 from approvals.ticket import (
@@ -57,7 +58,6 @@ class TurnedAway:
 Tell = Callable[[TurnedAway], Mapping[str, str]]
 """Writes a refusal of this API down -> headers for its answer. Must not wait."""
 
-METHODS = ("tools/call", "resources/read", "prompts/get")
 ACT_BYTES = 64 * 1024
 KEPT: Mapping[str, str] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
