@@ -38,6 +38,7 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import challenge
 from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, caller_of, is_control_path, metadata_documents, refused_as
+from gateway.definitions import Definitions
 from gateway.delivery import TRANSLATED, Delivery, translate
 from gateway.edge import Edge
 from gateway.foresight import Foresight, person_of
@@ -225,13 +226,16 @@ class House:
             UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes),
         )
         opened.push_async_callback(upstream.close)
-        catalog = Catalog(upstream)
+        definitions = Definitions()
+        catalog = Catalog(upstream, definitions=definitions)
         opened.push_async_callback(catalog.close)
         telemetry, seals = self._telemetry, Seals(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         streams = StreamLimits(event_bytes=limits.result_bytes)
-        delivery = Delivery(upstream, counted, desk, seals, sink, self._redactor, telemetry, streams)
+        delivery = Delivery(
+            upstream, counted, desk, seals, sink, self._redactor, telemetry, streams, definitions=definitions
+        )
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,
@@ -335,6 +339,7 @@ class House:
                 [value for name, value in headers if name == b"authorization"],
                 resource=plan.approvals.resource,
                 issuers=plan.approvals.issuers,
+                alone=True,
             )
             return person_of(identity, implications)
 

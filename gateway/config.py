@@ -331,8 +331,17 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
     )
 
 
+def _check_environment() -> None:
+    """Raise `ConfigError` for a variable that is spelt like a setting's and is none: it would silently do nothing."""
+    for name in os.environ:
+        group, nested, _ = name.removeprefix("OSTIARY_").partition("__")
+        if name.startswith("OSTIARY_") and nested and group.lower() not in Settings.model_fields:
+            raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
+
+
 def load_settings(file: Path) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
+    _check_environment()
     try:
         document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:

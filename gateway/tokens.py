@@ -200,9 +200,11 @@ class Tokens:
             await self._http.aclose()
         self._verified.clear()
 
-    async def identify(self, authorization: Sequence[bytes], *, resource: str, issuers: frozenset[str]) -> Identity:
+    async def identify(
+        self, authorization: Sequence[bytes], *, resource: str, issuers: frozenset[str], alone: bool = False
+    ) -> Identity:
         """All values of the `Authorization` header -> who calls, if the token is meant for `resource` and comes from
-        one of `issuers`.
+        one of `issuers`. `alone`: and is meant for nothing else, so that it opens no second door.
 
         Raises `Refused`: TOKEN_MISSING (no bearer token was sent), TOKEN_INVALID, KEYS_UNAVAILABLE. Nothing else.
         """
@@ -212,10 +214,10 @@ class Tokens:
             verified = self._verified.get(digest)
             if verified is None or verified.key.retired:
                 verified = await self._verify(token, issuers)
-                self._judge(verified, resource, issuers)
+                self._judge(verified, resource, issuers, alone)
                 self._keep(digest, verified)
             else:
-                self._judge(verified, resource, issuers)
+                self._judge(verified, resource, issuers, alone)
                 self._verified.move_to_end(digest)
             return verified.identity  # noqa: TRY300 - no line of this may run outside the net below
         except Refused:
@@ -223,7 +225,7 @@ class Tokens:
         except Exception as fault:  # a token that breaks the verifier is not verified; it must not become a 500
             raise Refused(Refusal.TOKEN_INVALID, f"the verification failed: {type(fault).__name__}") from fault
 
-    def _judge(self, verified: _Verified, resource: str, issuers: frozenset[str]) -> None:
+    def _judge(self, verified: _Verified, resource: str, issuers: frozenset[str], alone: bool) -> None:
         """Everything that depends on the moment and the server. Never awaits."""
         if not verified.keys.fresh:
             raise Refused(Refusal.KEYS_UNAVAILABLE, f"no fresh keys of {verified.identity.issuer}")
@@ -231,6 +233,8 @@ class Tokens:
             invalid("the issuer is not accepted here")
         if resource not in verified.audience:
             invalid("the token is for another audience")
+        if alone and len(verified.audience) != 1:
+            invalid("the token is for other audiences as well")
         now = self._clock()
         # Written so that a time that is no number fails too.
         if not now < verified.expires:

@@ -54,6 +54,15 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load(tmp_path, document()).listen.port == 9999
 
 
+def test_a_misspelt_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is spelt like a setting's and is none would silently do nothing."""
+    monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")
+    load(tmp_path, document())
+    monkeypatch.setenv("OSTIARY_LISTN__PORT", "9999")
+    with pytest.raises(ConfigError, match="OSTIARY_LISTN__PORT"):
+        load(tmp_path, document())
+
+
 WRONG: list[tuple[str, Any, str]] = [
     ("public_url", "http://mcp.example.com", "public_url"),
     ("public_url", "https://mcp.example.com/base", "public_url"),

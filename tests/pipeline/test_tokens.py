@@ -34,11 +34,15 @@ class Door:
     now: list[float]
 
     async def __call__(
-        self, *lines: str | bytes, resource: str = RESOURCE, issuers: frozenset[str] | None = None
+        self,
+        *lines: str | bytes,
+        resource: str = RESOURCE,
+        issuers: frozenset[str] | None = None,
+        alone: bool = False,
     ) -> Identity:
         values = [line.encode() if isinstance(line, str) else line for line in lines]
         accepted = frozenset({self.issuer.name}) if issuers is None else issuers
-        return await self.tokens.identify(values, resource=resource, issuers=accepted)
+        return await self.tokens.identify(values, resource=resource, issuers=accepted, alone=alone)
 
     async def bearer(self, token: str, **where: Any) -> Identity:
         return await self(f"Bearer {token}", **where)
@@ -272,6 +276,14 @@ async def test_an_identity_needs_issuers_and_a_small_leeway() -> None:
     for issuers, leeway_s in (([], 30.0), ([one, one], 30.0), ([one], 61.0), ([one], -1.0), ([one], float("nan"))):
         with pytest.raises(ValueError, match=r"issuers|leeway_s"):
             Tokens(issuers, leeway_s=leeway_s)
+
+
+async def test_a_token_for_people_opens_no_second_door(door: Door) -> None:
+    """Where people decide, the audience is that resource and no other; remembered tokens are held to it too."""
+    both = door.issuer.mint([RESOURCE, "https://mcp.example.com/other"])
+    assert (await door.bearer(door.issuer.mint([RESOURCE]), alone=True)).subject == "alice"
+    assert (await door.bearer(both)).subject == "alice"
+    await door.refuses(f"Bearer {both}", alone=True)
 
 
 @pytest.mark.parametrize(
