@@ -16,11 +16,9 @@ from typing import Any
 
 import orjson
 
-from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Call, Server, Tool
+from gateway.definitions import TURN, Definitions
 from gateway.upstream.port import Upstream, UpstreamFault, UpstreamInvalid, UpstreamTimeout
-
-NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class CatalogLimits:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One whole listing, without the names that were listed twice or whose definition is none."""
+    """One whole listing, without the names that were listed twice or whose definition can't be used."""
 
     tools: Mapping[str, Tool]
     taken_at: float
@@ -67,6 +65,7 @@ class Catalog:
     upstream: Upstream
     limits: CatalogLimits = CatalogLimits()
     clock: Callable[[], float] = time.monotonic
+    definitions: Definitions = field(default_factory=Definitions)
     _shelves: dict[str, _Shelf] = field(default_factory=dict)
 
     async def look_up(self, server: Server, call: Call) -> Tool | None:
@@ -161,7 +160,7 @@ class Catalog:
             if count > limits.tools or size > limits.listing_bytes:
                 raise _invalid("the listing is too large")
             ttl_s = min(ttl_s, _ttl_s(page))
-            await _shelve(items, tools, ambiguous)
+            await self._shelve(server, items, tools, ambiguous)
             cursor = page.get("nextCursor")
             if cursor is None:
                 fresh_until = taken_at + max(ttl_s, limits.shortest_s)
@@ -172,23 +171,20 @@ class Catalog:
             params = {"cursor": cursor}
         raise _invalid("the listing has too many pages")
 
-
-async def _shelve(items: list[Any], tools: dict[str, Tool], ambiguous: set[str]) -> None:
-    """Put one page's definitions where they can be found; the loop gets a turn after each few digests."""
-    for number, item in enumerate(items):
-        if number % 32 == 31:
-            await asyncio.sleep(0)
-        name = item.get("name") if isinstance(item, dict) else None
-        if not isinstance(name, str):
-            raise _invalid("a tool without a name")
-        if name in tools or name in ambiguous or not isinstance(item.get("inputSchema"), dict):
-            tools.pop(name, None)
-            ambiguous.add(name)
-            continue
-        annotations = item.get("annotations")
-        tools[name] = Tool(
-            name, digest_definition(item), annotations if isinstance(annotations, dict) else NOTHING, item
-        )
+    async def _shelve(self, server: Server, items: list[Any], tools: dict[str, Tool], ambiguous: set[str]) -> None:
+        """Put one page's definitions where they can be found; the loop gets a turn after each few."""
+        for number, item in enumerate(items, 1):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
+            name = item.get("name") if isinstance(item, dict) else None
+            if not isinstance(name, str):
+                raise _invalid("a tool without a name")
+            tool = None if name in tools or name in ambiguous else self.definitions.read(server.name, item)
+            if tool is None:
+                tools.pop(name, None)
+                ambiguous.add(name)
+            else:
+                tools[name] = tool
 
 
 def _ttl_s(page: Mapping[str, Any]) -> float:

@@ -27,6 +27,7 @@ from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
 from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
+from gateway.definitions import Definitions
 from gateway.seals import STATE_TTL_S, Seals
 from gateway.upstream.port import (
     Answer,
@@ -95,6 +96,7 @@ class Delivery:
     observer: Observer
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
     clock: Callable[[], float] = time.time
+    definitions: Definitions = field(default_factory=Definitions)
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
@@ -148,10 +150,14 @@ class Delivery:
             sealed = self.seals.seal_state(guarded.request_state, identity, server, call, expires_at)
             return guarded.with_request_state(sealed)
         if call.method in MEMBERS and guarded.outcome == "executed":
-            question = policy_input("list", server, identity, call, None, candidates_of(call.method, guarded.result))
-            verdict = await self.policy.judge(question)
-            visible = verdict.visible if verdict.effect is Effect.ALLOW else ()
-            return guarded.with_result(keep_visible(call.method, guarded.result, frozenset(visible)))
+            candidates = candidates_of(call.method, guarded.result)
+            left_out: set[str] = set()
+            if call.method == "tools/list":  # what can't be called is not shown
+                left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
+                candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
+            verdict = await self.policy.judge(policy_input("list", server, identity, call, None, candidates))
+            visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()
+            return guarded.with_result(keep_visible(call.method, guarded.result, visible))
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
 
     async def conclude(self, passage: Passage, outcome: str) -> None:

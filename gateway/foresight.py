@@ -7,6 +7,7 @@ opened ahead is found by the very call. Nothing is consumed and nothing is forwa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ import orjson
 from approvals.approvers import Person
 from approvals.desk import Terms
 from approvals.ticket import Asked, Unapprovable
+from gateway.contract.bindings import mirror
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value, match_headers
@@ -90,6 +92,8 @@ class Foresight:
         call = match_headers(Received(server, "POST", server.path, headers), envelope)
         tool, verdict = await self._corridor.judge(server, identity, call)
         check_verdict(call, verdict)
+        if tool is not None:  # as the client will send it
+            call = replace(call, param_headers=mirror(tool.bindings, call.arguments))
         check_call(call, tool)
         if verdict.effect is not Effect.APPROVE:
             raise Unapprovable("this call needs no approval")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import orjson
 
 from approvals.ticket import Claimed
+from gateway.contract.bindings import mirror_anew
 from gateway.contract.fingerprint import bound_meta, effect_text
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value
 from gateway.contract.passage import Admitted, Call, Identity, OpenedState, Passage, Received, Server, Tool
@@ -79,11 +80,15 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
     `RoomSkipped` where a fact is missing or does not belong to the others.
     """
     received, identity, call, use = _passed(passage)
+    params = call.param_headers
     if use is None and passage.opened_state is None:
         body = call.envelope.raw
     else:
         body = _rewrite(call, passage.opened_state, gated=use is not None, volatile_meta=volatile_meta)
-    return Admitted(passage.decision_id, received.server, identity, call, body, _outgoing(call) + passage.trace, use)
+        if passage.tool is not None and passage.tool.bindings:
+            params = mirror_anew(passage.tool.bindings, call.arguments, params)
+    headers = _outgoing(call) + params + passage.trace
+    return Admitted(passage.decision_id, received.server, identity, call, body, headers, use)
 
 
 def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]:
@@ -139,13 +144,13 @@ def _canonical(value: Any) -> orjson.Fragment:
 
 
 def _outgoing(call: Call) -> tuple[tuple[bytes, bytes], ...]:
-    """The whole header section that goes upstream, but for the server's own credentials and framing.
+    """What goes upstream but for `Mcp-Param-*`, a valid trace, the server's own credentials and framing.
 
-    Nothing is copied but `Mcp-Param-*` (and, by `admit`, a valid trace); the mirrored ones are anew from the body.
+    Nothing of it is copied: the mirrored ones are anew from the body.
     """
     mirrored = ((b"mcp-method", call.method.encode()),)
     named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
-    return _FIXED + mirrored + named + call.param_headers
+    return _FIXED + mirrored + named
 
 
 def trace_context(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:

@@ -7,6 +7,7 @@ tool's own definition: after the policy did not deny, before any ticket is read.
 
 from __future__ import annotations
 
+from gateway.contract.bindings import check_bindings
 from gateway.contract.passage import Call, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
@@ -27,6 +28,13 @@ def check_verdict(call: Call, verdict: Verdict) -> None:
 
 
 def check_call(call: Call, tool: Tool | None) -> None:
-    """Raise `Refused(POLICY_DENIED)` for a tool that its server does not offer."""
-    if call.kind == "tool" and tool is None:
+    """Hold a tool's call against the tool's own definition.
+
+    Raises `Refused`: POLICY_DENIED for a tool that its server does not offer, HEADER_MISMATCH.
+    """
+    if call.kind != "tool":
+        return
+    if tool is None:
         raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
+    if tool.bindings:
+        check_bindings(tool.bindings, call.arguments, call.param_headers)

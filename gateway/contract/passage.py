@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from approvals.ticket import Claimed, Held
 from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
+
+if TYPE_CHECKING:
+    from gateway.contract.bindings import Binding
 
 RequestId = str | int
 """A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
@@ -116,12 +119,16 @@ class OpenedState:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form."""
+    """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form.
+
+    `bindings` are what its `x-mcp-header` annotations say.
+    """
 
     name: str
     digest: str
     annotations: Mapping[str, Any]
     definition: Mapping[str, Any]
+    bindings: tuple[Binding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
