@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 NO = 1
 NOT_ASKED = 2
+LOCAL_WORDS: Mapping[str, str] = {
+    "not_locally": "approving from this machine needs approvals.local_approve; whoever asks, withdraws or resolves "
+    "needs a token (--url)",
+}
+"""What `--config` answers, in words. The API brings its own."""
 
 
 def _administrator() -> Person:
@@ -48,12 +54,17 @@ class LocalDoor:
 
 
 class Answered(Exception):  # noqa: N818 - it was asked, and this is the answer
-    """The answer is no, or there is none: a stable name, an exit code."""
+    """The answer is no, or there is none: a stable name, an exit code, and a sentence where there is one."""
 
-    def __init__(self, name: str, code: int) -> None:
+    def __init__(self, name: str, code: int, message: str = "") -> None:
         super().__init__(name)
         self.name = name
         self.code = code
+        self.message = message
+
+    def shown(self) -> dict[str, str]:
+        """What `--json` prints."""
+        return {"error": self.name} | ({"message": self.message} if self.message else {})
 
 
 class Clerk(Protocol):
@@ -112,14 +123,29 @@ class ApiClerk:
                 reply = await client.request(method, self._url + path, **more)
             answer = orjson.loads(reply.content)
         except (httpx.HTTPError, orjson.JSONDecodeError) as fault:
-            raise Answered(f"no answer: {fault}", NOT_ASKED) from fault
+            raise Answered(f"no answer from {self._url}: {fault}", NOT_ASKED) from fault
         if not isinstance(answer, dict):
             raise Answered("no answer that could be read", NOT_ASKED)
         if reply.is_success:
             return answer
-        name = str(answer.get("error", reply.status_code)) + (f": {answer['why']}" if answer.get("why") else "")
+        name, message = _words(answer, reply)
+        if reply.status_code == httpx.codes.UNAUTHORIZED:
+            message = f"{message} OSTIARY_TOKEN has to be a token for {self._url}.".lstrip()
         asked = reply.status_code in (403, 404, 409, 422, 429)
-        raise Answered(name, NO if asked else NOT_ASKED)
+        raise Answered(name, NO if asked else NOT_ASKED, message)
+
+
+def _words(answer: Mapping[str, Any], reply: httpx.Response) -> tuple[str, str]:
+    """(name, sentence) of a refusal: the API's own words, or those of the door in front of it (a JSON-RPC error)."""
+    error, message = answer.get("error", reply.status_code), str(answer.get("message", ""))
+    if isinstance(error, dict):
+        data = error.get("data")
+        decision = data.get("decisionId") if isinstance(data, dict) else None
+        return str(error.get("code")), f"{error.get('message')}" + (f" (decision {decision})" if decision else "")
+    if error == "insufficient_scope":
+        needed = re.search(r'\bscope="([^"]*)"', reply.headers.get("www-authenticate", ""))
+        message += f" Needed: {needed[1]}" if needed else ""
+    return f"{error}: {answer['why']}" if answer.get("why") else str(error), message
 
 
 class LocalClerk:
@@ -145,7 +171,7 @@ class LocalClerk:
 
     async def request(self, _body: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Not from here: only whoever will call can ask."""
-        raise Answered("not_locally", NO)
+        raise Answered("not_locally", NO, LOCAL_WORDS["not_locally"])
 
     async def act(self, verb: str, ticket_id: str, comment: str, seen: str) -> Mapping[str, Any]:
         """Deny, revoke, and approve where the configuration allows it."""
@@ -160,7 +186,9 @@ class LocalClerk:
         except TicketUnknown as fault:
             raise Answered("not_found", NO) from fault
         except (NotAllowed, MovedOn) as fault:
-            raise Answered(fault.why, NO) from fault
+            raise Answered(fault.why, NO, LOCAL_WORDS.get(fault.why, "")) from fault
+        except click.ClickException as fault:
+            raise Answered(fault.message, NOT_ASKED) from fault
         except (ActInvalid, StoreUnavailable) as fault:
             raise Answered(str(fault), NOT_ASKED) from fault
         except Exception as fault:  # whatever the house raises: its configuration, its record
@@ -185,7 +213,8 @@ class Asking:
         try:
             return asyncio.run(asking)
         except Answered as fault:
-            click.echo(as_json({"error": fault.name}) if self.json else plain(fault.name), err=not self.json)
+            told = as_json(fault.shown()) if self.json else plain(": ".join(fault.shown().values()))
+            click.echo(told, err=not self.json)
             raise SystemExit(fault.code) from fault
 
     def print(self, ticket: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ def hand_over(visit: Visit) -> None:
         "The second transfer, which Bob has approved and nobody has used. It runs once; try it twice:": visit.alice(
             "payments", "transfer_funds", TRANSFER
         ),
-        "What waits for a reviewer, as Bob:": Ask(
+        "The tickets that Bob may decide or has decided:": Ask(
             "GET", house.approvals_url, {"Authorization": f"Bearer {tokens['BOB_REVIEWS']}"}
         ),
         "Bob's yes to the larger transfer of stop 9, if you think that it should run:": visit.review(
@@ -126,7 +126,7 @@ def hand_over(visit: Visit) -> None:
         screen.say(sentence)
         screen.copyable("")
         screen.copyable(_with_variables(ask.curl(), tokens))
-    screen.say("The same queue from the command line:")
+    screen.say("The same from the command line (--state pending: only what still waits):")
     screen.copyable("")
     program = sys.argv[0] if sys.argv[0].endswith("ostiary") else f"{sys.executable} -m gateway.cli"
     screen.copyable(f'OSTIARY_TOKEN="$BOB_REVIEWS" {program} approvals list --url {house.public_url}')

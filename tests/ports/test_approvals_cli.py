@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -86,7 +87,9 @@ def test_an_administrator_approves_only_where_it_is_allowed(file: Path) -> None:
     ticket_id = held(file)
     for verb in ("approve", "withdraw", "resolve"):
         refused = local(file, verb, ticket_id, "--comment", "x")
-        assert (refused.exit_code, refused.stderr.strip()) == (1, "not_locally")
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith("not_locally: ")
+        assert "approvals.local_approve" in refused.stderr
     assert local(file, "request", "--server", "bank", "--tool", "pay").exit_code == 1
     assert local(file, "approve", ticket_id, local_approve=True).exit_code == 0
 
@@ -99,9 +102,17 @@ def test_a_store_that_cannot_be_asked_is_exit_2(file: Path) -> None:
     assert "Traceback" not in asked.output + asked.stderr
 
 
-@pytest.mark.parametrize("fault", [StoreUnavailable("gone"), RuntimeError("no such file"), KeyError("x")])
-def test_what_the_house_raises_is_exit_2(fault: Exception) -> None:
-    """A configuration that can't be read, a record that can't be written: said in a line."""
+FAULTS = [
+    (StoreUnavailable("gone"), "gone"),
+    (click.ClickException("audit.file: it is not there"), "audit.file: it is not there"),
+    (RuntimeError("no such file"), "RuntimeError: no such file"),
+    (KeyError("x"), "KeyError: 'x'"),
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), FAULTS)
+def test_what_the_house_raises_is_exit_2(fault: Exception, told: str) -> None:
+    """A configuration that can't be read, a record that can't be written: said in a line, in the house's words."""
 
     @asynccontextmanager
     async def door(_: Path) -> AsyncIterator[Desk]:
@@ -109,7 +120,7 @@ def test_what_the_house_raises_is_exit_2(fault: Exception) -> None:
         yield
 
     asked = CliRunner().invoke(approvals, ["list", "--config", "x"], obj=LocalDoor(door))
-    assert asked.exit_code == 2
+    assert (asked.exit_code, asked.stderr.strip()) == (2, told)
     assert asked.exception is None or isinstance(asked.exception, SystemExit)
 
 
@@ -141,11 +152,14 @@ class Answering(BaseHTTPRequestHandler):
 
     asked: list[tuple[str, str, str, bytes]]
     answer: tuple[int, bytes]
+    challenge: str = ""
 
     def do_GET(self) -> None:
         length = int(self.headers.get("content-length", 0))
         self.asked.append((self.command, self.path, self.headers.get("authorization", ""), self.rfile.read(length)))
         self.send_response(self.answer[0])
+        if self.challenge:
+            self.send_header("www-authenticate", self.challenge)
         self.send_header("content-length", str(len(self.answer[1])))
         self.end_headers()
         self.wfile.write(self.answer[1])
@@ -219,6 +233,46 @@ def test_exit_codes_tell_no_from_not_asked(
     assert len(handler.asked) == 1
 
 
+WORDS: list[tuple[int, dict[str, Any], str]] = [
+    (403, {"error": "own_request", "message": "Not your own."}, "own_request: Not your own."),
+    (409, {"error": "moved_on", "why": "used", "message": "Look again."}, "moved_on: used: Look again."),
+    (404, {"error": "not_found"}, "not_found"),
+    (403, {"error": {"code": 40302, "message": "Not allowed.", "data": {"decisionId": "d1"}}},
+     "40302: Not allowed. (decision d1)"),
+    (503, {"error": {"code": 50301, "message": "No keys."}}, "50301: No keys."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "body", "told"), WORDS)
+def test_a_refusal_is_told_in_the_gateways_words(
+    gateway: tuple[type[Answering], str], status: int, body: dict[str, Any], told: str
+) -> None:
+    """The stable name, the sentence, and the decision's id where the door refused: never a dump of the answer."""
+    handler, url = gateway
+    handler.answer = (status, json.dumps(body).encode())
+    assert CliRunner().invoke(approvals, ["list", "--url", url]).stderr.strip() == told
+    heard = json.loads(CliRunner().invoke(approvals, ["list", "--url", url, "--json"]).output)
+    assert ": ".join(heard.values()) == told
+
+
+def test_a_token_for_another_resource_is_told_which_one_is_needed(gateway: tuple[type[Answering], str]) -> None:
+    """The token that a server takes is not the one that the approvals API takes."""
+    handler, url = gateway
+    refused = {"error": {"code": 40102, "message": "Not accepted."}}
+    handler.answer = (401, json.dumps(refused).encode())
+    told = CliRunner().invoke(approvals, ["list", "--url", url]).stderr
+    assert told.strip() == f"40102: Not accepted. OSTIARY_TOKEN has to be a token for {url}/approvals."
+
+
+def test_a_missing_scope_is_named(gateway: tuple[type[Answering], str]) -> None:
+    """The challenge says which scope; so does the command."""
+    handler, url = gateway
+    handler.answer = (403, b'{"error": "insufficient_scope", "message": "A scope is missing."}')
+    handler.challenge = 'Bearer error="insufficient_scope", resource_metadata="x", scope="approvals:decide"'
+    told = CliRunner().invoke(approvals, ["list", "--url", url]).stderr
+    assert told.strip() == "insufficient_scope: A scope is missing. Needed: approvals:decide"
+
+
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_a_token_in_clear_meets_no_proxy(
     gateway: tuple[type[Answering], str], monkeypatch: pytest.MonkeyPatch, variable: str
@@ -243,7 +297,8 @@ def test_an_id_stays_in_its_path_segment(gateway: tuple[type[Answering], str], t
 
 
 def test_a_gateway_that_is_down_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said in a line."""
+    """Said in a line that names whom it asked."""
     monkeypatch.setenv("OSTIARY_TOKEN", "t")
     asked = CliRunner().invoke(approvals, ["list", "--url", "http://127.0.0.1:9"])
     assert asked.exit_code == 2
+    assert asked.stderr.startswith("no answer from http://127.0.0.1:9/approvals: ")
