@@ -316,9 +316,10 @@ class House:
             async with asyncio.timeout(KEYS_WITHIN_S):
                 while not tokens.ready:  # noqa: ASYNC110 - a command that looks once, not a server that waits
                     await asyncio.sleep(0.05)
-            found.append(("keys", True, f"{len(settings.identity.issuers)} issuers"))
+            found.append(("keys", True, ", ".join(one.issuer for one in settings.identity.issuers)))
         except TimeoutError:
-            found.append(("keys", False, "identity.issuers: not every issuer's keys could be loaded"))
+            missing = tokens.without_keys().items()
+            found += [("keys", False, f"identity.issuers: {issuer}: {why}") for issuer, why in missing]
         finally:
             await tokens.close()
         return found

@@ -140,9 +140,19 @@ async def _get(client: httpx.AsyncClient, url: str, limit: int) -> bytes:
         return bytes(document)
 
 
+def _in_words(fault: Exception) -> str:
+    """Why keys could not be read, in words of ours: a library's text may hold what was fetched."""
+    if isinstance(fault, KeysUnreadable):
+        return str(fault)
+    known = {httpx.ConnectError: "no connection", TimeoutError: "it took too long", ValueError: "it is no key set"}
+    words = next((words for kind, words in known.items() if isinstance(fault, kind)), "")
+    return f"{words} ({type(fault).__name__})".lstrip()
+
+
 class KeySource:
     """One issuer's keys. `find` is the only way to one.
 
+    `trouble` says in words why the last load failed, and is empty after one that did not.
     `cooldown_s` None (a local file) means that unknown key ids never bring a refresh forward: the poll is enough.
     """
 
@@ -157,6 +167,7 @@ class KeySource:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.issuer = issuer
+        self.trouble = ""
         self._load = load
         self._upkeep = upkeep
         self._interval_s = interval_s
@@ -245,9 +256,10 @@ class KeySource:
                 self._replace(await asyncio.to_thread(read_key_set, document))
                 self._document = document
             self._good_until = self._monotonic() + self._upkeep.stale_s
+            self.trouble = ""
         except Exception as fault:  # noqa: BLE001 - whatever broke, the last good keys stay and the watch goes on
-            reason = str(fault) if isinstance(fault, KeysUnreadable) else type(fault).__name__
-            log.warning("keys_not_refreshed", issuer=self.issuer, reason=reason)
+            self.trouble = _in_words(fault)
+            log.warning("keys_not_refreshed", issuer=self.issuer, reason=self.trouble)
             return False
         finally:
             self._flight = None

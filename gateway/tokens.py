@@ -180,6 +180,11 @@ class Tokens:
         """The issuers whose tokens get 503 now: no keys, or only stale ones."""
         return tuple(name for name, issuer in self._issuers.items() if not issuer.keys.fresh)
 
+    def without_keys(self) -> dict[str, str]:
+        """For `ostiary check`: issuer -> why its keys were never loaded."""
+        sources = {name: issuer.keys for name, issuer in self._issuers.items()}
+        return {name: keys.trouble or "it has no usable key" for name, keys in sources.items() if not keys.loaded}
+
     def key_ages(self) -> dict[str, float]:
         """For metrics: issuer -> seconds since its keys were last confirmed, where they ever were."""
         ages = {name: issuer.keys.age_s for name, issuer in self._issuers.items()}

@@ -56,3 +56,53 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = check(tmp_path, monkeypatch, approvals={"database": database, "local_approve": True})
     assert told.exit_code == 0
     assert "local_approve" in findings(told)["approvals"][1]
+
+
+def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which issuer, and what came of asking for its keys: else nobody knows what to mend."""
+    monkeypatch.setattr("gateway.app.KEYS_WITHIN_S", 0.2)
+    good = check(tmp_path, monkeypatch)
+    assert findings(good)["keys"] == (True, "https://idp.example.com")
+    document = tmp_path / "none.json"
+    document.write_text('{"keys": 1}')
+    issuers = [
+        {"issuer": "https://idp.example.com", "jwks_file": "jwks.json", "algorithms": ["ES256"]},
+        {"issuer": "https://other.example.com", "jwks_file": "none.json", "algorithms": ["ES256"]},
+    ]
+    bad = check(tmp_path, monkeypatch, identity={"issuers": issuers})
+    assert bad.exit_code == 1
+    ok, detail = findings(bad)["keys"]
+    assert (ok, detail) == (False, "identity.issuers: https://other.example.com: it is no key set (ValueError)")
+
+
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [
+        ("audit", {"audit": {"file": "none/audit.jsonl"}}),
+        ("approvals", {"approvals": {"database": "sqlite:///none/ostiary.db"}}),
+    ],
+)
+def test_a_folder_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, changes: dict[str, Any]
+) -> None:
+    """The record and the tickets are not opened, but where they would be made is looked at; nothing is made."""
+    bad = check(tmp_path, monkeypatch, **changes)
+    assert bad.exit_code == 1
+    ok, detail = findings(bad)[what]
+    assert (ok, detail) == (False, f"{what}.{next(iter(changes[what]))}: there is no folder {tmp_path / 'none'}")
+    (tmp_path / "none").mkdir()
+    good = check(tmp_path, monkeypatch, **changes)
+    assert good.exit_code == 0
+    assert what not in findings(good)
+    assert list((tmp_path / "none").iterdir()) == []
+
+
+def test_a_configuration_is_in_order_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finding about it, never both."""
+    good = [line for line in check(tmp_path, monkeypatch).output.splitlines() if '"configuration"' in line]
+    assert [json.loads(line)["detail"] for line in good] == ["1 server: files"]
+    secrets = secrets_for() | {"OSTIARY_SEAL_KEYS": "x"}
+    monkeypatch.setattr("tests.house.test_inspection.secrets_for", lambda: secrets)
+    bad = check(tmp_path, monkeypatch)
+    lines = [json.loads(line) for line in bad.output.splitlines() if '"configuration"' in line]
+    assert [(one["ok"], "OSTIARY_SEAL_KEYS" in one["detail"]) for one in lines] == [(False, True)]
