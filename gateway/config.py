@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -339,6 +340,23 @@ def _check_environment() -> None:
             raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
 
 
+WORDS = {"extra_forbidden": "there is no such setting", "missing": "is required"}
+"""Kinds of mistakes that are said better than pydantic says them."""
+
+
+def _mistakes(error: ValidationError) -> Iterator[str]:
+    """A line per mistake, without those that only follow from one further in (a list without its one wrong entry)."""
+    found = error.errors(include_input=False, include_url=False)
+    for item in found:
+        at = item["loc"]
+        if item["type"] == "too_short" and any(
+            len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in found
+        ):
+            continue
+        words = WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+        yield f"{'.'.join(map(str, at)) or 'configuration'}: {words}"
+
+
 def load_settings(file: Path) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
     _check_environment()
@@ -353,6 +371,5 @@ def load_settings(file: Path) -> Settings:
     try:
         settings = Settings(**document)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc'])) or 'configuration'}: {item['msg']}" for item in error.errors()]
-        raise ConfigError("\n".join(f"{file}: {line}" for line in lines)) from error
+        raise ConfigError("\n".join(f"{file}: {line}" for line in _mistakes(error))) from error
     return _anchor(settings, file.resolve().parent)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.app import build
-from gateway.config import ConfigError, Settings, load_settings
+from gateway.config import ASYMMETRIC, ConfigError, Settings, load_settings
 
 
 def document() -> dict[str, Any]:
@@ -97,6 +97,21 @@ def test_what_is_wrong_is_named(tmp_path: Path, key: str, value: Any, named: str
     load(tmp_path, document())
     with pytest.raises(ConfigError, match=named.replace(".", r"\.")):
         load(tmp_path, {**document(), key: value})
+
+
+def test_a_mistake_is_said_once_and_in_words(tmp_path: Path) -> None:
+    """A line per mistake: no list that is called empty because its one entry is wrong, no words of a library."""
+    wrong = {"identity": {"issuers": [{"issuer": "https://i", "algorithms": ["HS256"]}]}}
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, {**document(), **wrong, "servers": {"a": {"path": "/a", "replica": ["http://h/"]}}})
+    lines = [line.split("ostiary.yaml: ", 1)[1] for line in str(caught.value).splitlines()]
+    assert [line.split(": ", 1) for line in lines] == [
+        ["identity.issuers.0.algorithms.0", f"only asymmetric algorithms are accepted: {', '.join(ASYMMETRIC)}"],
+        ["servers.a.replicas", "is required"],
+        ["servers.a.replica", "there is no such setting"],
+    ]
+    with pytest.raises(ConfigError, match=r"identity\.issuers: Tuple should have at least 1 item"):
+        load(tmp_path, {**document(), "identity": {"issuers": []}})
 
 
 def test_a_doubled_key_is_refused(tmp_path: Path) -> None:
