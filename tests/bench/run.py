@@ -120,7 +120,7 @@ def wrk(url: str, connections: int, seconds: float, script: Path) -> tuple[float
         raise RuntimeError(f"{url}: answers were not all good:\n{out}")
 
     def milliseconds(label: str) -> float:
-        match = re.search(rf"^\s+{label}\s+([\d.]+)(us|ms|s)$", out, re.MULTILINE)
+        match = re.search(rf"^\s+{label}\s+([\d.]+)(us|ms|s)\s*$", out, re.MULTILINE)
         assert match, out
         return float(match[1]) * {"us": 0.001, "ms": 1, "s": 1000}[match[2]]
 
