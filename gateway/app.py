@@ -10,18 +10,14 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI, Request, Response
 
-from approvals.approvers import Person
-from approvals.desk import Desk, StoreUnavailable, TooManyTickets
-from approvals.review.api import TurnedAway, approvals_api, caller
+from approvals.desk import Desk, StoreUnavailable
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
@@ -30,21 +26,21 @@ from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.config import ConfigError, Settings
 from gateway.connection import Peer, server_options
-from gateway.contract.identity import Implications, close_implications
-from gateway.contract.passage import Reply, Server
-from gateway.contract.record import MAX_STRANGE_NAME, Redactor, approval_record, refusal_record
-from gateway.contract.redaction import AuditKeys, printable
+from gateway.contract.identity import close_implications
+from gateway.contract.passage import Server
+from gateway.contract.record import Redactor, approval_record
+from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.reply import challenge
 from gateway.contract.stream import StreamLimits
-from gateway.control import ControlDoor, add_metadata, caller_of, is_control_path, metadata_documents, refused_as
-from gateway.definitions import Definitions
-from gateway.delivery import TRANSLATED, Delivery, translate
+from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
+from gateway.definitions import ArgumentRules, Definitions
+from gateway.delivery import Delivery
 from gateway.edge import Edge
-from gateway.foresight import Foresight, person_of
+from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
+from gateway.reception import Reception
 from gateway.seals import Seals, derive_keys, read_keys
 from gateway.status import Status
 from gateway.telemetry import CountedPolicy, Telemetry
@@ -52,16 +48,12 @@ from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
 from policies.embedded import EmbeddedPolicy
-from policies.rego_tests import run_tests
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
-KEYS_WITHIN_S = 10.0
+APPROVAL_BODY_BYTES = 1 << 20
 GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
-
-HOUSE_WORDS = tuple(word for word in TRANSLATED if word not in {StoreUnavailable, TooManyTickets})
-"""What the approvals API leaves to the house to refuse; its own words it renders itself."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -208,7 +200,7 @@ class House:
             await desk.reconcile(owner)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
-        self._policy = policy = self._make_policy()
+        self._policy = policy = self.make_policy()
         try:
             await policy.start()
         except PolicyUnavailable as error:
@@ -218,7 +210,7 @@ class House:
             # One that is away for a moment can come back; a file that is not there was never meant.
             if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
                 raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
-        self._tokens = tokens = self._make_tokens()
+        self._tokens = tokens = self.make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)
         self._upstream = upstream = HttpUpstream(
@@ -226,7 +218,9 @@ class House:
             UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes),
         )
         opened.push_async_callback(upstream.close)
-        definitions = Definitions()
+        definitions = Definitions(
+            {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in settings.servers.items()}
+        )
         catalog = Catalog(upstream, definitions=definitions)
         opened.push_async_callback(catalog.close)
         telemetry, seals = self._telemetry, Seals(plan.seal_keys)
@@ -252,9 +246,12 @@ class House:
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        control = self._approvals_api(desk, implications)
+        tenants = {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
+        foresight = Foresight(self._corridor, plan.servers, tenants)
+        reception = Reception(self._corridor, plan.approvals)
+        control = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
         add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
-        self._control = ControlDoor(control, plan.hosts, self._turn_away)
+        self._control = ControlDoor(control, plan.hosts, reception.turn_away)
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
 
@@ -295,73 +292,14 @@ class House:
         finally:
             await self._open.aclose()
 
-    async def examine(self) -> list[tuple[str, bool, str]]:
-        """Open and close the parts that change nothing: (what, in order?, detail). For `ostiary check`."""
-        settings = self._plan.settings
-        found = []
-        policy = self._make_policy()
-        try:
-            await policy.start()
-            found.append(("policy", True, f"revision {policy.revision}"))
-            found.append(await asyncio.to_thread(_run_bundle_tests, settings.policy.path))
-        except PolicyUnavailable as error:
-            found.append(("policy", False, f"policy.path: {error}"))
-        finally:
-            await policy.close()
-        if settings.approvals.local_approve:
-            found.append(("approvals", True, "approvals.local_approve: an administrator of this machine may approve"))
-        tokens = self._make_tokens()
-        try:
-            await tokens.start()
-            async with asyncio.timeout(KEYS_WITHIN_S):
-                while not tokens.ready:  # noqa: ASYNC110 - a command that looks once, not a server that waits
-                    await asyncio.sleep(0.05)
-            found.append(("keys", True, ", ".join(one.issuer for one in settings.identity.issuers)))
-        except TimeoutError:
-            missing = tokens.without_keys().items()
-            found += [("keys", False, f"identity.issuers: {issuer}: {why}") for issuer, why in missing]
-        finally:
-            await tokens.close()
-        return found
-
-    def _make_policy(self) -> EmbeddedPolicy:
+    def make_policy(self) -> EmbeddedPolicy:
+        """The policy engine, not yet started."""
         policy = self._plan.settings.policy
         return EmbeddedPolicy(policy.path, deadline_s=policy.deadline_s, evaluators=policy.evaluators)
 
-    def _make_tokens(self) -> Tokens:
+    def make_tokens(self) -> Tokens:
+        """The issuers and their keys, not yet loaded."""
         return Tokens(self._plan.issuers, leeway_s=self._plan.settings.identity.leeway_s)
-
-    def _approvals_api(self, desk: Desk, implications: Implications) -> FastAPI:
-        """The approvals API with the house behind it: its tokens, its policy, its refusals and its record."""
-        plan = self._plan
-
-        async def authenticate(headers: Sequence[tuple[bytes, bytes]]) -> Person:
-            identity = await self._tokens.identify(
-                [value for name, value in headers if name == b"authorization"],
-                resource=plan.approvals.resource,
-                issuers=plan.approvals.issuers,
-                alone=True,
-            )
-            return person_of(identity, implications)
-
-        async def refuse(request: Request, error: Exception) -> Response:
-            refused = error if isinstance(error, Refused) else translate(error)
-            reply = await self._turn_away(refused, caller(request))
-            headers = {name.decode(): value.decode() for name, value in reply.headers}
-            return Response(reply.body, reply.status, headers)
-
-        foresight = Foresight(
-            self._corridor, plan.servers, {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
-        )
-        return approvals_api(
-            desk,
-            authenticate,
-            foresight.plan,
-            refuse=dict.fromkeys((Refused, *HOUSE_WORDS), refuse),
-            challenge=lambda scopes: challenge("insufficient_scope", scopes, plan.approvals).decode(),
-            tell=self._write_down,
-            body_bytes=min(plan.door.body_bytes, 1 << 20),
-        )
 
     async def _journal(self, transition: Transition) -> None:
         """A ticket's or use's transition, as a record of the chain."""
@@ -433,35 +371,9 @@ class House:
         self._corridor.write_off(passage, Refused(Refusal[reason.upper()], detail))
         return passage.decision_id
 
-    async def _turn_away(self, refused: Refused, person: Person | None = None) -> Reply:
-        """A refusal of the control plane, recorded like any other."""
-        passage = self._corridor.open_passage(self._plan.approvals)
-        passage.identity = caller_of(person)
-        return await self._corridor.turn_away(passage, refused)
-
-    def _write_down(self, turned: TurnedAway) -> Mapping[str, str]:
-        """What the approvals API refused by itself: who wanted what of which ticket, and why not."""
-        passage = self._corridor.open_passage(self._plan.approvals)
-        passage.identity = caller_of(turned.person)
-        passage.refuse(refused_as(turned.status, turned.name, turned.ticket_id))
-        passage.status = turned.status
-        record = refusal_record(passage, self._redactor) | {"code": None}
-        record["method"] = printable(f"approvals/{turned.verb}", MAX_STRANGE_NAME)
-        record["ticket"] = printable(turned.ticket_id, MAX_STRANGE_NAME) or None
-        self._sink.note(record)
-        self._telemetry.concluded(passage, record)
-        return {"ostiary-decision": passage.decision_id}
-
     async def close(self) -> None:
         """Close every room; what waits to be recorded is recorded."""
         await self._open.aclose()
-
-
-def _run_bundle_tests(path: Path) -> tuple[str, bool, str]:
-    """The bundle's own Rego tests, as a finding of `ostiary check`. Raises `PolicyUnavailable`."""
-    outcomes = run_tests(path)
-    failed = [f"{one.name}: {one.why}" for one in outcomes if not one.passed]
-    return "policy tests", not failed, "; ".join(failed) or f"{len(outcomes)} passed"
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -60,7 +60,7 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which issuer, and what came of asking for its keys: else nobody knows what to mend."""
-    monkeypatch.setattr("gateway.app.KEYS_WITHIN_S", 0.2)
+    monkeypatch.setattr("gateway.inspection.KEYS_WITHIN_S", 0.2)
     good = check(tmp_path, monkeypatch)
     assert findings(good)["keys"] == (True, "https://idp.example.com")
     document = tmp_path / "none.json"
