@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from gateway.contract.passage import Call, Server, Tool
-from gateway.definitions import TURN, Definitions
+from gateway.definitions import Definitions
 from gateway.upstream.port import Upstream, UpstreamFault, UpstreamInvalid, UpstreamTimeout
 
 
@@ -172,15 +172,12 @@ class Catalog:
         raise _invalid("the listing has too many pages")
 
     async def _shelve(self, server: Server, items: list[Any], tools: dict[str, Tool], ambiguous: set[str]) -> None:
-        """Put one page's definitions where they can be found; the loop gets a turn after each few."""
-        for number, item in enumerate(items, 1):
-            if number % TURN == 0:
-                await asyncio.sleep(0)
-            name = item.get("name") if isinstance(item, dict) else None
-            if not isinstance(name, str):
-                raise _invalid("a tool without a name")
-            tool = None if name in tools or name in ambiguous else self.definitions.read(server.name, item)
-            if tool is None:
+        """Put one page's definitions where they can be found."""
+        if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+            raise _invalid("a tool without a name")
+        read = await self.definitions.read(server.name, items)
+        for name, tool in zip((item["name"] for item in items), read, strict=True):
+            if tool is None or name in tools or name in ambiguous:
                 tools.pop(name, None)
                 ambiguous.add(name)
             else:

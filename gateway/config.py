@@ -94,6 +94,7 @@ Algorithm = Annotated[str, AfterValidator(_asymmetric)]
 ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+Arguments = Literal["declared", "strict", "off"]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -171,6 +172,8 @@ class ServerSettings(Group):
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
     methods: tuple[str, ...] = ()
+    arguments: Arguments = "declared"
+    tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
 
 
 class PolicySettings(Group):

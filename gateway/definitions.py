@@ -1,4 +1,4 @@
-"""What follows from a tool's definition, found out once for each: its header bindings, or why it can't be used.
+"""What follows from a tool's definition, found out once for each: bindings, contract, or why it can't be used.
 
 A tool whose definition contradicts itself is left out, with a warning, and the others stay (contract.md section 3):
 out of the catalogue, so that a call of it is answered like one of a tool that does not exist, and out of every list.
@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from gateway.contract.arguments import Contract, Mode
 from gateway.contract.bindings import Binding, read_bindings
 from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Tool
@@ -24,8 +25,19 @@ NOTHING: Mapping[str, Any] = {}
 KEPT = 10_000
 """Definitions, of all servers together, that are remembered; the one that was asked for longest ago goes first."""
 
-TURN = 16
-"""After so many definitions the event loop gets a turn."""
+COMPILED_BYTES = 16_777_216
+"""Schemas, in bytes of their text, that stay compiled. A server of fifty tools has about a hundred thousand."""
+
+TURN = 32
+"""After so many known definitions, and after each new one, the event loop gets a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRules:
+    """How strictly a server's tools are held to their schemas: all of them, and single ones by name."""
+
+    default: Mode = "declared"
+    tools: Mapping[str, Mode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,56 +46,90 @@ class Reading:
 
     fault: str = ""
     bindings: tuple[Binding, ...] = ()
+    contract: Contract | None = None
 
 
 @dataclass(slots=True)
 class Definitions:
-    """All that was read of servers' definitions. One per worker and event loop, shared by catalogue and lists."""
+    """All that was read of servers' definitions. One per worker and event loop, shared by catalogue and lists.
 
+    `rules` are by server's name; a server without any is held to `declared`.
+    """
+
+    rules: Mapping[str, ArgumentRules] = field(default_factory=dict)
+    compiled_bytes: int = COMPILED_BYTES
     _known: OrderedDict[tuple[str, str], Reading] = field(default_factory=OrderedDict)
+    _compiled: OrderedDict[tuple[str, str], Contract] = field(default_factory=OrderedDict)
+    _weight: int = 0
 
-    def read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
-        """One entry of a server's `tools/list` -> the tool, or `None` for one that can't be used.
+    async def read(self, server: str, items: Sequence[Mapping[str, Any]]) -> list[Tool | None]:
+        """A page of a server's `tools/list` -> its tools, in order; `None` for one that can't be used.
 
-        `item` has a `name` that is a string.
+        Every item has a `name` that is a string.
         """
+        tools: list[Tool | None] = []
+        for number, item in enumerate(items, 1):
+            known = len(self._known)
+            tools.append(self._read(server, item))
+            if number % TURN == 0 or len(self._known) != known:
+                await asyncio.sleep(0)
+        return tools
+
+    async def left_out(self, server: str, items: Sequence[Mapping[str, Any]]) -> set[str]:
+        """The names of a page of `tools/list` that can't be used. Every item has a `name` that is a string."""
+        tools = await self.read(server, items)
+        return {item["name"] for item, tool in zip(items, tools, strict=True) if tool is None}
+
+    def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
         if not isinstance(item.get("inputSchema"), dict):
             return None
         digest = digest_definition(item)
-        reading = self._reading(server, digest, item)
+        key = (server, digest)
+        reading = self._known.get(key)
+        if reading is None:
+            reading = self._remember(key, self._find_out(server, item))
+        else:
+            self._known.move_to_end(key)
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
         if reading.fault:
             return None
         annotations = item.get("annotations")
         return Tool(
-            item["name"], digest, annotations if isinstance(annotations, dict) else NOTHING, item, reading.bindings
+            name=item["name"],
+            digest=digest,
+            annotations=annotations if isinstance(annotations, dict) else NOTHING,
+            definition=item,
+            bindings=reading.bindings,
+            contract=reading.contract,
         )
 
-    async def left_out(self, server: str, items: Sequence[Mapping[str, Any]]) -> set[str]:
-        """The names of a page of `tools/list` that can't be used. Every item has a `name` that is a string."""
-        names = set()
-        for number, item in enumerate(items, 1):
-            if number % TURN == 0:
-                await asyncio.sleep(0)
-            if self.read(server, item) is None:
-                names.add(item["name"])
-        return names
-
-    def _reading(self, server: str, digest: str, item: Mapping[str, Any]) -> Reading:
-        key = (server, digest)
-        reading = self._known.get(key)
-        if reading is None:
-            reading = self._known[key] = self._find_out(server, item)
-            if len(self._known) > KEPT:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return reading
-
-    @staticmethod
-    def _find_out(server: str, item: Mapping[str, Any]) -> Reading:
+    def _find_out(self, server: str, item: Mapping[str, Any]) -> Reading:
+        schema, name = item["inputSchema"], item["name"]
+        rules = self.rules.get(server, ArgumentRules())
+        mode = rules.tools.get(name, rules.default)
         try:
-            return Reading(bindings=read_bindings(item["inputSchema"]))
+            bindings = read_bindings(schema)
+            return Reading("", bindings, None if mode == "off" else Contract(schema, strict=mode == "strict"))
         except Unusable as found:
             log = structlog.get_logger("definitions")
-            log.warning("tool_left_out", server=server, tool=item["name"][:128], reason=str(found))
-            return Reading(fault=str(found))
+            log.warning("tool_left_out", server=server, tool=name[:128], reason=str(found))
+            return Reading(fault=str(found) or "unusable")
+
+    def _remember(self, key: tuple[str, str], reading: Reading) -> Reading:
+        self._known[key] = reading
+        if len(self._known) > KEPT:
+            self._forget(self._known.popitem(last=False)[0])
+        if reading.contract is not None:
+            self._compiled[key] = reading.contract
+            self._weight += reading.contract.weight
+            while self._weight > self.compiled_bytes:
+                self._forget(next(iter(self._compiled)))
+        return reading
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        """The tools that are in use keep their contract, which from now on is compiled for each call."""
+        contract = self._compiled.pop(key, None)
+        if contract is not None:
+            self._weight -= contract.weight
+            contract.rest()

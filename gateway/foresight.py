@@ -94,7 +94,13 @@ class Foresight:
         check_verdict(call, verdict)
         if tool is not None:  # as the client will send it
             call = replace(call, param_headers=mirror(tool.bindings, call.arguments))
-        check_call(call, tool)
+        try:
+            check_call(call, tool)
+        except Refused as refused:
+            if refused.refusal is not Refusal.ARGUMENTS_INVALID:
+                raise
+            # Here a person asks, no model calls: what a call would be told as its result is an error.
+            raise Refused(Refusal.PARAMS_INVALID, refused.detail, message=refused.message) from None
         if verdict.effect is not Effect.APPROVE:
             raise Unapprovable("this call needs no approval")
         wanted = verdict.approval or ApprovalTerms()

@@ -30,7 +30,7 @@ def check_verdict(call: Call, verdict: Verdict) -> None:
 def check_call(call: Call, tool: Tool | None) -> None:
     """Hold a tool's call against the tool's own definition.
 
-    Raises `Refused`: POLICY_DENIED for a tool that its server does not offer, HEADER_MISMATCH.
+    Raises `Refused`: POLICY_DENIED for a tool that its server does not offer, HEADER_MISMATCH, ARGUMENTS_INVALID.
     """
     if call.kind != "tool":
         return
@@ -38,3 +38,5 @@ def check_call(call: Call, tool: Tool | None) -> None:
         raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
     if tool.bindings:
         check_bindings(tool.bindings, call.arguments, call.param_headers)
+    if tool.contract is not None:
+        tool.contract.check(call.arguments, len(call.envelope.raw))

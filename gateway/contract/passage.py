@@ -15,6 +15,7 @@ from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
 
 if TYPE_CHECKING:
+    from gateway.contract.arguments import Contract
     from gateway.contract.bindings import Binding
 
 RequestId = str | int
@@ -121,7 +122,7 @@ class OpenedState:
 class Tool:
     """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form.
 
-    `bindings` are what its `x-mcp-header` annotations say.
+    `bindings` are what its `x-mcp-header` annotations say, `contract` what its arguments are held to, if to anything.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Tool:
     annotations: Mapping[str, Any]
     definition: Mapping[str, Any]
     bindings: tuple[Binding, ...] = ()
+    contract: Contract | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class Row:
     `retry_after_s` > 0 sends `Retry-After`. `challenge` is the RFC 6750 `error` of a `WWW-Authenticate` header:
     `None` sends no such header, `""` sends the challenge without an `error` (no token was presented).
     `close` closes the connection, because what follows on it cannot be trusted or was not read.
+    `result` answers as the tool itself would, with a result that says `isError`: the model can mend it. The code
+    then stands in the record alone.
     """
 
     status: int
@@ -37,6 +39,7 @@ class Row:
     retry_after_s: int = 0
     challenge: str | None = None
     close: bool = False
+    result: bool = False
 
 
 @unique
@@ -73,6 +76,7 @@ class Refusal(Enum):
         403, 40301, "The token lacks a scope that this operation needs.", challenge="insufficient_scope"
     )
     POLICY_DENIED = Row(403, 40302, "The policy does not allow this operation.")
+    ARGUMENTS_INVALID = Row(200, INVALID_PARAMS, "The arguments do not fit the tool's inputSchema.", result=True)
     RATE_LIMITED = Row(429, 42901, "Too many requests; try again later.", retry_after_s=60)
     APPROVAL_REQUIRED = Row(
         403, 40303, "A person must approve this call first; repeat the identical call once it is approved."
@@ -100,8 +104,8 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
 
     `detail` is for the audit record and never reaches the caller; `data` is what the caller may read beside the
     sentence (members of the JSON-RPC error's `data`), and `message` replaces the row's sentence only where the
-    contract wants the header or the versions named. `request_id` is the JSON-RPC id where only the raising room
-    could read it (an envelope that is not valid as a whole).
+    contract wants the header, the versions or the arguments' faults named. `request_id` is the JSON-RPC id where only
+    the raising room could read it (an envelope that is not valid as a whole).
     """
 
     __slots__ = ("data", "detail", "message", "refusal", "request_id")

@@ -32,9 +32,12 @@ def refusal_reply(
     """The one reply of every refusal. Without `id` where none could be read or the message was a notification.
 
     `data` is what the refusing room allowed plus `decisionId`, but for -32022, whose `data` the contract closes:
-    there the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` is the challenge's `scope` too.
+    there, and on a tool's result, the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` is the
+    challenge's `scope` too.
     """
     row = refused.refusal.value
+    if row.result:
+        return result_reply(row.status, _tool_error(refused, request_id), decision_id)
     data = dict(refused.data)
     if row.code != UNSUPPORTED_VERSION:
         data["decisionId"] = decision_id
@@ -50,6 +53,13 @@ def refusal_reply(
     if row.retry_after_s:
         headers += ((b"retry-after", b"%d" % row.retry_after_s),)
     return Reply(row.status, headers, orjson.dumps(body), close=row.close)
+
+
+def _tool_error(refused: Refused, request_id: RequestId | None) -> bytes:
+    """What a tool answers that could not use its arguments."""
+    told = [{"type": "text", "text": refused.message or refused.refusal.value.sentence}]
+    result = {"resultType": "complete", "content": told, "isError": True}
+    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
 def result_reply(status: int, body: bytes, decision_id: str) -> Reply:

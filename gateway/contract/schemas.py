@@ -7,23 +7,20 @@ the older spellings of the same).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-SAME: Final = "same"
-CHILD: Final = "child"
-STORE: Final = "store"
-"""What a subschema is about: the very value, a value inside of it, or nothing until a reference leads there."""
+IN_PLACE: Final = frozenset(
+    {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
+)
+"""Keywords whose schemas judge the very value; those of all others judge a value inside of it, or nothing yet."""
 
-_ABOUT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"), SAME
-    ),
-    **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"), CHILD),
-    **dict.fromkeys(("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"), CHILD),
-    **dict.fromkeys(("propertyNames", "contentSchema"), CHILD),
-    **dict.fromkeys(("$defs", "definitions"), STORE),
-}
+_KEYWORDS: Final = (
+    IN_PLACE
+    | {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"}
+    | {"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "contentSchema"}
+    | {"$defs", "definitions"}
+)
 _MAPS: Final = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions"}
 )
@@ -38,7 +35,7 @@ class Unusable(Exception):  # noqa: N818 - what the tool is
 
 def subschemas(schema: Schema) -> Iterator[tuple[str, str, Any]]:
     """Each schema directly inside of one: (keyword, its name or index there or `""`, the object or boolean)."""
-    for keyword in schema.keys() & _ABOUT.keys():
+    for keyword in schema.keys() & _KEYWORDS:
         value = schema[keyword]
         if keyword in _MAPS:
             if isinstance(value, dict):
@@ -50,9 +47,22 @@ def subschemas(schema: Schema) -> Iterator[tuple[str, str, Any]]:
             yield keyword, "", value
 
 
-def about(keyword: str) -> str:
-    """`SAME`, `CHILD` or `STORE` for a keyword that `subschemas` gives."""
-    return _ABOUT[keyword]
+def rebuild(schema: Schema, change: Callable[[Schema], Any]) -> dict[str, Any]:
+    """A copy with each schema directly inside replaced by what `change` makes of it; booleans stay."""
+    made = dict(schema)
+    for keyword in schema.keys() & _KEYWORDS:
+        value = schema[keyword]
+        if keyword in _MAPS:
+            if isinstance(value, dict):
+                made[keyword] = {
+                    name: change(inner) if isinstance(inner, dict) else inner for name, inner in value.items()
+                }
+        elif isinstance(value, list):
+            if keyword in _LISTS or keyword == "items":
+                made[keyword] = [change(inner) if isinstance(inner, dict) else inner for inner in value]
+        elif keyword not in _LISTS and isinstance(value, dict):
+            made[keyword] = change(value)
+    return made
 
 
 def _is_schema(value: Any) -> bool:

@@ -35,10 +35,14 @@ def test_every_refusal_has_its_reply(refusal: Refusal) -> None:
     assert status == row.status
     assert body["jsonrpc"] == "2.0"
     assert body["id"] == "x"
-    assert (body["error"]["code"], body["error"]["message"]) == (row.code, row.sentence)
     assert row.code in SPEC_CODES or not -32768 <= row.code <= -32000
-    assert body["error"]["data"]["note"] == "n"
-    assert body["error"]["data"].get("decisionId") == (None if refusal is Refusal.VERSION_UNSUPPORTED else ID)
+    if row.result:
+        told = [{"type": "text", "text": row.sentence}]
+        assert body["result"] == {"resultType": "complete", "content": told, "isError": True}
+    else:
+        assert (body["error"]["code"], body["error"]["message"]) == (row.code, row.sentence)
+        assert body["error"]["data"]["note"] == "n"
+        assert body["error"]["data"].get("decisionId") == (None if refusal is Refusal.VERSION_UNSUPPORTED else ID)
     assert headers[b"content-type"] == b"application/json"
     assert headers[b"cache-control"] == b"no-store"
     assert headers[b"ostiary-decision"] == ID.encode()

@@ -1,0 +1,201 @@
+"""`params.arguments` against the tool's own `inputSchema`: the contract that the server published.
+
+Compiled once for each definition; what it may cost is bounded before it runs (effort.py), no pattern backtracks
+without limit, nothing outside of the schema is ever read. Arguments that break it are the model's to mend: the
+refusal says what is missing, wrong or unknown, and never what was sent. What can't be checked is not let through
+(server/tools, "Error handling"; basic, "JSON Schema usage").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import orjson
+from jsonschema_rs import (
+    Draft202012Validator,
+    FancyRegexOptions,
+    ReferencingError,
+    RegexOptions,
+    ValidationError,
+    Validator,
+)
+
+from gateway.contract.complaints import MOST, complain, missing, unknown
+from gateway.contract.dialects import modernise
+from gateway.contract.effort import Effort, measure
+from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.schemas import Schema, Unusable
+
+Mode = Literal["declared", "strict", "off"]
+
+MAX_SCHEMA_BYTES: Final = 262_144
+MOST_WORK: Final = 1_000_000
+"""Units of work that one call's arguments may make: about 40 ms at the worst."""
+
+EXPLAINED_WORK: Final = 4_000
+"""The validator says everything that is wrong only where that takes milliseconds: it is 500 times slower at it."""
+
+_PATTERN_BYTES: Final = 1 << 20
+_BACKTRACKS: Final = 1_000
+_HARD_TEXT: Final = 2_048
+_HARD_TEXTS: Final = 8_192
+_HARD: Final = "ostiary:pattern"
+_LINEAR: Final = RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
+_FANCY: Final = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
+_MAX_PATTERNS: Final = 200
+
+_SENTENCE: Final = "The tool was not run: its arguments do not fit its inputSchema."
+
+
+class _Hard:
+    """How many characters one check may try on patterns with look-around or back-references."""
+
+    __slots__ = ("exceeded", "left")
+
+    def __init__(self) -> None:
+        self.left = _HARD_TEXTS
+        self.exceeded = False
+
+    def start(self) -> None:
+        """A new check."""
+        self.left, self.exceeded = _HARD_TEXTS, False
+
+    def keyword(self) -> type[Any]:
+        """The keyword that stands in for `pattern`, which the linear engine can't take."""
+        gauge = self
+
+        class HardPattern:
+            """One such pattern."""
+
+            def __init__(self, _parent: object, pattern: Any, _path: object) -> None:
+                self._validator = Draft202012Validator({"pattern": pattern}, pattern_options=_FANCY, offline=True)
+
+            def validate(self, text: Any) -> None:
+                """Raise where `text` is one that does not match, or is one too long to be tried."""
+                if not isinstance(text, str):
+                    return
+                gauge.left -= len(text)
+                if len(text) > _HARD_TEXT or gauge.left < 0:
+                    gauge.exceeded = True
+                if gauge.exceeded or not self._validator.is_valid(text):
+                    raise ValueError
+
+        return HardPattern
+
+
+class Contract:
+    """What a tool's arguments must be. Made once, from the tool's `inputSchema`; raises `Unusable` where it is none.
+
+    `weight` is what keeping it costs (bytes, roughly). One that is `rest`ed holds no compiled schema any more and is
+    slower, never laxer.
+    """
+
+    __slots__ = ("_deepest", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
+
+    def __init__(self, schema: Schema, *, strict: bool) -> None:
+        if len(orjson.dumps(schema)) > MAX_SCHEMA_BYTES:
+            raise Unusable("too large a schema")
+        modern = modernise(schema)
+        effort = Effort(modern)
+        if strict:
+            for found in list(effort.closed_schemas()):
+                found.setdefault("unevaluatedProperties", False)
+            effort = Effort(modern)
+        self._weights = effort.weights()
+        self._deepest = self._weights[-1]
+        if self._weights[0] > MOST_WORK:
+            raise Unusable("references that multiply")
+        self._hard: _Hard | None = None
+        patterns = self._sort_patterns(effort.schemas)
+        self._required = [name for name in modern.get("required", ()) if isinstance(name, str)][:MOST]
+        closed = False in (modern.get("additionalProperties"), modern.get("unevaluatedProperties"))
+        plain = modern.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"))
+        self._open = None if not closed or not plain else frozenset(modern.get("properties", ()))
+        self._text = orjson.dumps(modern).decode()
+        self.weight = len(self._text) + 16_384 * patterns
+        self._validator: Validator | None = self._compile()
+
+    def check(self, arguments: Mapping[str, Any], size: int) -> None:
+        """Raise `Refused(ARGUMENTS_INVALID)` for arguments that do not fit, or that are too much to be checked.
+
+        `size` is how many bytes of JSON they were read from, or more.
+        """
+        if size * self._deepest > MOST_WORK and self._work_on(arguments) > MOST_WORK:
+            raise _refused("too much to be checked", "They are too large or too deep to be checked.")
+        validator = self._validator or self._compile()
+        hard = self._hard
+        if hard is None:
+            if validator.is_valid(arguments):
+                return
+        else:
+            hard.start()
+            if validator.is_valid(arguments) and not hard.exceeded:
+                return
+            if hard.exceeded:
+                raise _refused("texts too long for a pattern", "A text is too long for its pattern to be checked.")
+        raise self._explain(validator, arguments)
+
+    def rest(self) -> None:
+        """Give the compiled schema up."""
+        self._validator = None
+
+    def _work_on(self, arguments: Mapping[str, Any]) -> int:
+        mass, depth = measure(arguments)
+        return mass * self._weights[min(depth, len(self._weights) - 1)]
+
+    def _explain(self, validator: Validator, arguments: Mapping[str, Any]) -> Refused:
+        if self._work_on(arguments) <= EXPLAINED_WORK:
+            if self._hard is not None:
+                self._hard.start()
+            lines, places = complain(validator.iter_errors(arguments))
+        else:
+            lines, places = self._look_at_the_top(arguments)
+        more = f"\n- and {len(lines) - MOST} more" if len(lines) > MOST else ""
+        told = "\n".join(f"- {line}" for line in lines[:MOST]) + more
+        return _refused(" ".join(dict.fromkeys(places[:8])), told or "They are too large to say where.")
+
+    def _look_at_the_top(self, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """What is missing or unknown among the arguments themselves."""
+        lines = [missing(name) for name in self._required if name not in arguments]
+        places = ["/required"] if lines else []
+        strange = [] if self._open is None else [name for name in arguments if name not in self._open]
+        if strange:
+            lines.append(unknown(strange))
+            places.append("/properties")
+        return lines, places
+
+    def _sort_patterns(self, schemas: Sequence[dict[str, Any]]) -> int:
+        """Have those patterns tried with a limit that a linear engine can't take -> how many patterns there are."""
+        with_pattern = [found for found in schemas if isinstance(found.get("pattern"), str)]
+        count = len(with_pattern) + sum(len(found.get("patternProperties", ())) for found in schemas)
+        if count > _MAX_PATTERNS:
+            raise Unusable(f"more than {_MAX_PATTERNS} patterns")
+        for found in schemas:
+            found.pop(_HARD, None)
+        for found in with_pattern:
+            if not _compiles(found["pattern"], _LINEAR) and _compiles(found["pattern"], _FANCY):
+                found[_HARD] = found.pop("pattern")
+                self._hard = self._hard or _Hard()
+        return count
+
+    def _compile(self) -> Validator:
+        keywords = {} if self._hard is None else {_HARD: self._hard.keyword()}
+        try:
+            return Draft202012Validator(
+                self._text, pattern_options=_LINEAR, keywords=keywords, validate_formats=False, offline=True
+            )
+        except (ValidationError, ReferencingError, ValueError) as error:
+            raise Unusable(f"not a JSON Schema that can be compiled: {str(error)[:256]}") from None
+
+
+def _compiles(pattern: str, options: RegexOptions | FancyRegexOptions) -> bool:
+    try:
+        Draft202012Validator({"pattern": pattern}, pattern_options=options, offline=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _refused(detail: str, told: str) -> Refused:
+    return Refused(Refusal.ARGUMENTS_INVALID, detail, message=f"{_SENTENCE}\n{told}")
