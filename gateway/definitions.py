@@ -29,7 +29,8 @@ COMPILED_BYTES = 16_777_216
 """Schemas, in bytes of their text, that stay compiled. A server of fifty tools has about a hundred thousand."""
 
 TURN = 32
-"""After so many known definitions, and after each new one, the event loop gets a turn."""
+"""After so many known definitions the event loop gets a turn. New ones are read in a thread: a large schema takes
+Python a quarter of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,9 @@ class Definitions:
         """
         tools: list[Tool | None] = []
         for number, item in enumerate(items, 1):
-            known = len(self._known)
-            tools.append(self._read(server, item))
-            if number % TURN == 0 or len(self._known) != known:
+            if number % TURN == 0:
                 await asyncio.sleep(0)
+            tools.append(await self._read(server, item) if isinstance(item.get("inputSchema"), dict) else None)
         return tools
 
     async def left_out(self, server: str, items: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -80,14 +80,12 @@ class Definitions:
         tools = await self.read(server, items)
         return {item["name"] for item, tool in zip(items, tools, strict=True) if tool is None}
 
-    def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
-        if not isinstance(item.get("inputSchema"), dict):
-            return None
+    async def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
         digest = digest_definition(item)
         key = (server, digest)
         reading = self._known.get(key)
         if reading is None:
-            reading = self._remember(key, self._find_out(server, item))
+            reading = self._remember(key, await asyncio.to_thread(self._find_out, server, item))
         else:
             self._known.move_to_end(key)
             if key in self._compiled:
@@ -117,6 +115,8 @@ class Definitions:
             return Reading(fault=str(found) or "unusable")
 
     def _remember(self, key: tuple[str, str], reading: Reading) -> Reading:
+        if key in self._known:  # somebody else read the same meanwhile
+            return self._known[key]
         self._known[key] = reading
         if len(self._known) > KEPT:
             self._forget(self._known.popitem(last=False)[0])

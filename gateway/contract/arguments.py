@@ -18,21 +18,20 @@ from jsonschema_rs import (
     ReferencingError,
     RegexOptions,
     ValidationError,
+    ValidationErrorKind,
     Validator,
+    meta,
 )
 
-from gateway.contract.complaints import MOST, complain, missing, unknown
+from gateway.contract.complaints import HARD_PATTERN, MOST, complain, missing, pointer, unknown
 from gateway.contract.dialects import modernise
-from gateway.contract.effort import Effort, measure
+from gateway.contract.effort import MOST_WORK, Effort
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.schemas import Schema, Unusable
 
 Mode = Literal["declared", "strict", "off"]
 
 MAX_SCHEMA_BYTES: Final = 262_144
-MOST_WORK: Final = 1_000_000
-"""Units of work that one call's arguments may make: about 40 ms at the worst."""
-
 EXPLAINED_WORK: Final = 4_000
 """The validator says everything that is wrong only where that takes milliseconds: it is 500 times slower at it."""
 
@@ -40,7 +39,6 @@ _PATTERN_BYTES: Final = 1 << 20
 _BACKTRACKS: Final = 1_000
 _HARD_TEXT: Final = 2_048
 _HARD_TEXTS: Final = 8_192
-_HARD: Final = "ostiary:pattern"
 _LINEAR: Final = RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
 _FANCY: Final = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
 _MAX_PATTERNS: Final = 200
@@ -71,15 +69,22 @@ class _Hard:
             def __init__(self, _parent: object, pattern: Any, _path: object) -> None:
                 self._validator = Draft202012Validator({"pattern": pattern}, pattern_options=_FANCY, offline=True)
 
+                self._pattern = str(pattern)
+
             def validate(self, text: Any) -> None:
-                """Raise where `text` is one that does not match, or is one too long to be tried."""
+                """Raise where `text` is one that does not match, or can't be told to match with so little work."""
                 if not isinstance(text, str):
                     return
                 gauge.left -= len(text)
                 if len(text) > _HARD_TEXT or gauge.left < 0:
                     gauge.exceeded = True
-                if gauge.exceeded or not self._validator.is_valid(text):
-                    raise ValueError
+                if gauge.exceeded:
+                    raise ValueError(self._pattern)
+                try:
+                    self._validator.validate(text)
+                except ValidationError as error:
+                    gauge.exceeded |= not isinstance(error.kind, ValidationErrorKind.Pattern)
+                    raise ValueError(self._pattern) from None
 
         return HardPattern
 
@@ -91,20 +96,23 @@ class Contract:
     slower, never laxer.
     """
 
-    __slots__ = ("_deepest", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
+    __slots__ = ("_branches", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
 
     def __init__(self, schema: Schema, *, strict: bool) -> None:
         if len(orjson.dumps(schema)) > MAX_SCHEMA_BYTES:
             raise Unusable("too large a schema")
         modern = modernise(schema)
+        try:
+            meta.validate(modern)
+        except ValidationError as error:
+            raise Unusable(f"not a JSON Schema: {error.kind.name} at {pointer(error.instance_path)!r}") from None
         effort = Effort(modern)
         if strict:
             for found in list(effort.closed_schemas()):
                 found.setdefault("unevaluatedProperties", False)
             effort = Effort(modern)
         self._weights = effort.weights()
-        self._deepest = self._weights[-1]
-        if self._weights[0] > MOST_WORK:
+        if self._weights.values[0] > MOST_WORK:
             raise Unusable("references that multiply")
         self._hard: _Hard | None = None
         patterns = self._sort_patterns(effort.schemas)
@@ -112,16 +120,17 @@ class Contract:
         closed = False in (modern.get("additionalProperties"), modern.get("unevaluatedProperties"))
         plain = modern.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"))
         self._open = None if not closed or not plain else frozenset(modern.get("properties", ()))
+        self._branches = any(not found.keys().isdisjoint(("anyOf", "oneOf")) for found in effort.schemas)
         self._text = orjson.dumps(modern).decode()
         self.weight = len(self._text) + 16_384 * patterns
         self._validator: Validator | None = self._compile()
 
-    def check(self, arguments: Mapping[str, Any], size: int) -> None:
+    def check(self, arguments: Mapping[str, Any], text: bytes) -> None:
         """Raise `Refused(ARGUMENTS_INVALID)` for arguments that do not fit, or that are too much to be checked.
 
-        `size` is how many bytes of JSON they were read from, or more.
+        `text` is the JSON text that they were read from, or one that holds it.
         """
-        if size * self._deepest > MOST_WORK and self._work_on(arguments) > MOST_WORK:
+        if self._weights.at_most(text) > MOST_WORK and self._weights.of(arguments) > MOST_WORK:
             raise _refused("too much to be checked", "They are too large or too deep to be checked.")
         validator = self._validator or self._compile()
         hard = self._hard
@@ -140,17 +149,15 @@ class Contract:
         """Give the compiled schema up."""
         self._validator = None
 
-    def _work_on(self, arguments: Mapping[str, Any]) -> int:
-        mass, depth = measure(arguments)
-        return mass * self._weights[min(depth, len(self._weights) - 1)]
-
     def _explain(self, validator: Validator, arguments: Mapping[str, Any]) -> Refused:
-        if self._work_on(arguments) <= EXPLAINED_WORK:
-            if self._hard is not None:
-                self._hard.start()
+        if self._hard is not None:
+            self._hard.start()
+        if self._weights.of(arguments) <= EXPLAINED_WORK:
             lines, places = complain(validator.iter_errors(arguments))
         else:
             lines, places = self._look_at_the_top(arguments)
+            if not lines and not self._branches:
+                lines, places = complain(_first_error(validator, arguments))
         more = f"\n- and {len(lines) - MOST} more" if len(lines) > MOST else ""
         told = "\n".join(f"- {line}" for line in lines[:MOST]) + more
         return _refused(" ".join(dict.fromkeys(places[:8])), told or "They are too large to say where.")
@@ -172,21 +179,30 @@ class Contract:
         if count > _MAX_PATTERNS:
             raise Unusable(f"more than {_MAX_PATTERNS} patterns")
         for found in schemas:
-            found.pop(_HARD, None)
+            found.pop(HARD_PATTERN, None)
         for found in with_pattern:
             if not _compiles(found["pattern"], _LINEAR) and _compiles(found["pattern"], _FANCY):
-                found[_HARD] = found.pop("pattern")
+                found[HARD_PATTERN] = found.pop("pattern")
                 self._hard = self._hard or _Hard()
         return count
 
     def _compile(self) -> Validator:
-        keywords = {} if self._hard is None else {_HARD: self._hard.keyword()}
+        keywords = {} if self._hard is None else {HARD_PATTERN: self._hard.keyword()}
         try:
             return Draft202012Validator(
                 self._text, pattern_options=_LINEAR, keywords=keywords, validate_formats=False, offline=True
             )
         except (ValidationError, ReferencingError, ValueError) as error:
-            raise Unusable(f"not a JSON Schema that can be compiled: {str(error)[:256]}") from None
+            raise Unusable(f"not a JSON Schema that can be compiled: {str(error).splitlines()[0][:256]}") from None
+
+
+def _first_error(validator: Validator, arguments: Mapping[str, Any]) -> list[ValidationError]:
+    """Quick where the schema has no branches, each of which would be explained whole."""
+    try:
+        validator.validate(arguments)
+    except ValidationError as error:
+        return [error]
+    return []
 
 
 def _compiles(pattern: str, options: RegexOptions | FancyRegexOptions) -> bool:

@@ -15,7 +15,11 @@ from jsonschema_rs import ValidationError
 MOST: Final = 20
 """Complaints in one answer."""
 
+HARD_PATTERN: Final = "ostiary:pattern"
+"""The keyword that stands in for a `pattern` that no linear engine takes. Its errors' message is the pattern."""
+
 _LONGEST: Final = 256
+_LONGEST_LINE: Final = 800
 _NAMES: Final = 10
 
 _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -41,6 +45,7 @@ _RULES: Final[Mapping[str, Callable[[Any], str]]] = {
     "uniqueItems": lambda _: "must not have the same item twice",
     "contains": lambda _: "lacks an item of the kind that the schema asks for",
     "pattern": lambda kind: f"must match the pattern {_shown(kind.pattern)}",
+    HARD_PATTERN: lambda kind: f"must match the pattern {_shown(kind.message)}",
     "propertyNames": lambda _: "has a member whose name the schema does not allow",
     "not": lambda _: "must not be what the schema excludes",
     "falseSchema": lambda _: "must not be there",
@@ -54,8 +59,8 @@ def complain(found: Iterable[ValidationError]) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     places: list[str] = []
     for error in found:
-        lines.append(f"{_place(error.instance_path)} {_rule(error)}.")
-        places.append(pointer(error.schema_path))
+        lines.append(_line(error.instance_path, _rule(error)))
+        places.append(pointer(error.schema_path).replace(HARD_PATTERN, "pattern"))
     return lines, places
 
 
@@ -66,16 +71,21 @@ def pointer(path: Sequence[str | int]) -> str:
 
 def missing(name: str) -> str:
     """The line for a member of `arguments` that is not there."""
-    return f"{_place(())} lacks the required member {_shown(name)}."
+    return _line((), f"lacks the required member {_shown(name)}")
 
 
 def unknown(names: Sequence[str]) -> str:
     """The line for members of `arguments` that nothing declares."""
-    return f"{_place(())} has unknown members: {_names(names)}."
+    return _line((), f"has unknown members: {_names(names)}")
+
+
+def _line(path: Sequence[str | int], rule: str) -> str:
+    line = f"{_place(path)}: {rule}."
+    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "\u2026"
 
 
 def _place(path: Sequence[str | int]) -> str:
-    return f"arguments, at {_shown(pointer(path))}," if path else "arguments"
+    return _shown("arguments" + pointer(path))
 
 
 def _rule(error: ValidationError) -> str:
@@ -94,7 +104,7 @@ def _alternatives(context: Sequence[Sequence[ValidationError]]) -> str:
         if len({tuple(branch[0].instance_path) for branch in context}) == 1:
             return f"must be of type {' or '.join(types)}"
     firsts = [branch[0] for branch in context[:4] if branch and branch[0].kind.name not in {"anyOf", "oneOf"}]
-    reasons = "; ".join(f"{_place(error.instance_path)} {_rule(error)}" for error in firsts)
+    reasons = "; ".join(f"{_place(error.instance_path)}: {_rule(error)}" for error in firsts)
     return f"fits none of {len(context)} alternatives" + (f" ({reasons})" if reasons else "")
 
 

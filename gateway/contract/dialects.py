@@ -67,7 +67,8 @@ def _respell(made: dict[str, Any]) -> dict[str, Any]:
     if isinstance(dependencies, dict):
         for name, wanted in dependencies.items():
             keyword = "dependentRequired" if isinstance(wanted, list) else "dependentSchemas"
-            made[keyword] = {**made.get(keyword, {}), name: wanted}
+            others = made.get(keyword)
+            made[keyword] = {**(others if isinstance(others, dict) else {}), name: wanted}
     return made
 
 

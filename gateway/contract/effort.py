@@ -23,6 +23,11 @@ LEVELS: Final = 65
 ENDLESS: Final = 10**12
 """Work that no document may make."""
 
+MOST_WORK: Final = 1_000_000
+"""Units of work that one document may make: about 40 ms at the worst."""
+
+TEXT: Final = 64
+
 MAX_NODES: Final = 5_000
 _MAX_CLOSURE: Final = 100_000
 _MAX_STEPS: Final = 50_000
@@ -43,14 +48,40 @@ _REACHES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Which values inside of a value a keyword's schema may judge: the one of that name, all, or those without a name."""
 
-Weights = tuple[int, ...]
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a schema costs: units of work on a value, by its depth, and on each `TEXT` characters of a text."""
+
+    values: tuple[int, ...]
+    text: int
+    deep: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deep", max(self.values[1:]))
+
+    def at_most(self, text: bytes) -> int:
+        """The most work on any document that can stand in this JSON text; quick, and rather too much."""
+        work = self.values[0] + self.deep * len(text) + self.text * (len(text) // TEXT)
+        if work <= MOST_WORK:
+            return work
+        # Every value but the first follows a comma or an opening bracket.
+        count = text.count(b",") + text.count(b"[") + text.count(b"{")
+        return self.values[0] + self.deep * count + self.text * (len(text) // TEXT)
+
+    def of(self, document: Any) -> int:
+        """The work on this document."""
+        counts, characters = measure(document)
+        padded = zip(counts, (*self.values, *[ENDLESS] * len(counts)), strict=False)
+        return sum(count * weight for count, weight in padded) + self.text * (characters // TEXT)
 
 
 @dataclass(slots=True)
 class _Node:
-    """One schema: its own work on a value, and where it leads. Targets are numbers of nodes."""
+    """One schema: its own work on a value and its text, and where it leads. Targets are numbers of nodes."""
 
     work: int
+    text: int
     same: list[tuple[int, int]] = field(default_factory=list)
     named: dict[tuple[str, str], int] = field(default_factory=dict)
     other: dict[str, list[int]] = field(default_factory=lambda: {"property": [], "item": []})
@@ -59,7 +90,7 @@ class _Node:
 
 
 class Effort:
-    """A schema (in the spelling of 2020-12) as a graph. Raises `Unusable` where it can't be read or has no end."""
+    """A valid schema, spelled as 2020-12, as a graph. Raises `Unusable` where it leads nowhere or in a circle."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.schemas: list[dict[str, Any]] = []
@@ -68,12 +99,12 @@ class Effort:
         self._anchors: dict[str, Any] = {}
         self._children: set[int] = {0}
         self._add(schema)
-        for number, found in enumerate(self.schemas):  # grows where references lead to what no keyword does
+        for number, found in enumerate(self.schemas):
             self._lead(number, found, schema)
         self._closures: dict[int, dict[int, int]] = {}
         self._close()
 
-    def _add(self, schema: dict[str, Any]) -> int:
+    def _add(self, schema: dict[str, Any]) -> None:
         """Number a schema and all that stand in it."""
         waiting = [schema]
         while waiting:
@@ -84,14 +115,13 @@ class Effort:
                 raise Unusable(f"more than {MAX_NODES} schemas in one")
             self._number[id(found)] = len(self.schemas)
             self.schemas.append(found)
-            self._nodes.append(_Node(_own_work(found)))
+            self._nodes.append(_Node(_work_on_value(found), _work_on_text(found)))
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(name := found.get(keyword), str):
                     if name in self._anchors:
                         raise Unusable("an anchor stands twice")
                     self._anchors[name] = found
             waiting += [inner for _, _, inner in subschemas(found) if isinstance(inner, dict)]
-        return self._number[id(schema)]
 
     def _lead(self, number: int, schema: Schema, root: Schema) -> None:
         """Follow everything that a schema says to the schemas it leads to."""
@@ -101,7 +131,9 @@ class Effort:
             if keyword in schema:
                 target = find_reference(root, self._anchors, schema[keyword])
                 if isinstance(target, dict):
-                    node.same.append((self._add(target), times))
+                    if id(target) not in self._number:
+                        raise Unusable(f"a reference to where no schema stands: {schema[keyword][:128]!r}")
+                    node.same.append((self._number[id(target)], times))
         for keyword, name, inner in subschemas(schema):
             if not isinstance(inner, dict):
                 continue
@@ -147,35 +179,38 @@ class Effort:
                 waiting.pop()
 
     def weights(self) -> Weights:
-        """The most work on one value that lies n levels deep or less, for each n in 0...`LEVELS` - 1."""
-        nodes, closures = self._nodes, self._closures
-        works = [
-            min(sum(nodes[inner].work * count for inner, count in closures[number].items()), ENDLESS)
-            for number in range(len(nodes))
-        ]
-        flat = [not any(nodes[inner].leads for inner in closures[number]) for number in range(len(nodes))]
-        heaviest = steps = 0
-        found: list[int] = []
-        seen: set[frozenset[tuple[int, int]]] = set()
+        """The most work on one value, and for the characters of one text, by how deep the value lies."""
+        size = range(len(self._nodes))
+        works = [self._total(number, "work") for number in size]
+        texts = [self._total(number, "text") for number in size]
+        flat = [not any(self._nodes[inner].leads for inner in self._closures[number]) for number in size]
+        known: dict[frozenset[tuple[int, int]], list[dict[int, int]]] = {}
+        values: list[int] = []
+        heaviest_text = steps = 0
         level: list[dict[int, int]] = [{0: 1}]
-        while len(found) < LEVELS:
-            following: list[dict[int, int]] = []
+        while len(values) < LEVELS:
+            heaviest = 0
+            following: dict[frozenset[tuple[int, int]], list[dict[int, int]]] = {}
             for state in level:
                 heaviest = max(heaviest, sum(works[number] * count for number, count in state.items()))
+                heaviest_text = max(heaviest_text, sum(texts[number] * count for number, count in state.items()))
                 if all(flat[number] for number in state):
                     continue
                 judging = self._judging(state)
-                if (key := frozenset(judging.items())) in seen:
-                    continue
-                seen.add(key)
-                for below in self._below(judging):
-                    steps += len(judging)
-                    following.append(below)
-                if steps > _MAX_STEPS or heaviest >= ENDLESS:
-                    return (*found, *[ENDLESS] * (LEVELS - len(found)))
-            found.append(heaviest)
-            level = following
-        return tuple(found)
+                key = frozenset(judging.items())
+                if key not in known:
+                    known[key] = list(self._below(judging))
+                    steps += len(judging) * len(known[key])
+                following[key] = known[key]
+            values.append(heaviest)
+            if steps > _MAX_STEPS or heaviest >= ENDLESS:
+                return Weights((*values, *[ENDLESS] * (LEVELS - len(values))), ENDLESS)
+            level = [below for belows in following.values() for below in belows]
+        return Weights(tuple(values), heaviest_text)
+
+    def _total(self, number: int, what: str) -> int:
+        closure = self._closures[number].items()
+        return min(sum(int(getattr(self._nodes[inner], what)) * count for inner, count in closure), ENDLESS)
 
     def _judging(self, state: Mapping[int, int]) -> dict[int, int]:
         """The schemas that lead deeper among all that judge a value, and how often, from those sent to it."""
@@ -209,7 +244,7 @@ class Effort:
                 yield self.schemas[number]
 
 
-def _own_work(schema: Schema) -> int:
+def _work_on_value(schema: Schema) -> int:
     """The work of one schema on one value, without what it leads to."""
     work = 1
     for keyword, share in (("required", 1), ("properties", 8), ("patternProperties", 1), ("dependentSchemas", 1)):
@@ -217,27 +252,32 @@ def _own_work(schema: Schema) -> int:
             work += len(value) // share
     if isinstance(wanted := schema.get("dependentRequired"), dict):
         work += sum(1 + len(names) for names in wanted.values() if isinstance(names, list))
-    for keyword in ("enum", "const"):
-        if keyword in schema:
-            work += len(orjson.dumps(schema[keyword])) // 64
+    if "enum" in schema:
+        work += len(orjson.dumps(schema["enum"])) // 1024
     return work + (16 if schema.get("uniqueItems") is True else 0) + (4 if "multipleOf" in schema else 0)
 
 
-def measure(document: Any) -> tuple[int, int]:
-    """The mass of a document (its values, and an eighth of the bytes of texts and names), and how deep it is."""
-    mass = depth = 0
+def _work_on_text(schema: Schema) -> int:
+    """The work on each `TEXT` characters of a text, or of the names in an object."""
+    patterns = len(schema.get("patternProperties", ())) + len(schema.keys() & {"pattern", "propertyNames"})
+    return 8 * patterns + len(schema.keys() & {"minLength", "maxLength"})
+
+
+def measure(document: Any) -> tuple[list[int], int]:
+    """How many values lie at each depth of a document, and how many characters its texts and names have."""
+    counts: list[int] = []
+    characters = 0
     level = [document]
     while level:
-        mass += len(level)
+        counts.append(len(level))
         below: list[Any] = []
         for value in level:
             if isinstance(value, dict):
                 below += value.values()
-                mass += sum(map(len, value)) // 8
+                characters += sum(map(len, value))
             elif isinstance(value, list):
                 below += value
             elif isinstance(value, str):
-                mass += len(value) // 8
+                characters += len(value)
         level = below
-        depth += bool(below)
-    return mass, depth
+    return counts, characters

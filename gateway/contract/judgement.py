@@ -39,4 +39,4 @@ def check_call(call: Call, tool: Tool | None) -> None:
     if tool.bindings:
         check_bindings(tool.bindings, call.arguments, call.param_headers)
     if tool.contract is not None:
-        tool.contract.check(call.arguments, len(call.envelope.raw))
+        tool.contract.check(call.arguments, call.envelope.raw)
