@@ -97,6 +97,23 @@ def check_bindings(bindings: Sequence[Binding], arguments: Mapping[str, Any], pa
             raise _mismatch(binding, "does not say what the argument says")
 
 
+def without_nulls(bindings: Sequence[Binding], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments without the bound ones that are null: the revision takes them for absent, whatever their type."""
+    for binding in bindings:
+        *parents, last = binding.path
+        holder = _value_at(arguments, tuple(parents))
+        if isinstance(holder, dict) and holder.get(last, last) is None:
+            arguments = _without(arguments, binding.path)
+    return arguments
+
+
+def _without(arguments: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    name, *rest = path
+    if not rest:
+        return {key: value for key, value in arguments.items() if key != name}
+    return {**arguments, name: _without(arguments[name], tuple(rest))}
+
+
 def mirror(bindings: Sequence[Binding], arguments: Mapping[str, Any]) -> tuple[tuple[bytes, bytes], ...]:
     """The headers that a right client sends for these arguments."""
     lines = []

@@ -7,7 +7,7 @@ tool's own definition: after the policy did not deny, before any ticket is read.
 
 from __future__ import annotations
 
-from gateway.contract.bindings import check_bindings
+from gateway.contract.bindings import check_bindings, without_nulls
 from gateway.contract.passage import Call, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
@@ -36,7 +36,9 @@ def check_call(call: Call, tool: Tool | None) -> None:
         return
     if tool is None:
         raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
+    arguments = call.arguments
     if tool.bindings:
-        check_bindings(tool.bindings, call.arguments, call.param_headers)
+        check_bindings(tool.bindings, arguments, call.param_headers)
+        arguments = without_nulls(tool.bindings, arguments)
     if tool.contract is not None:
-        tool.contract.check(call.arguments, call.envelope.raw)
+        tool.contract.check(arguments, call.envelope.raw)

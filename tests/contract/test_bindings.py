@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from approvals.ticket import Claimed
 from gateway.contract.admission import admit
-from gateway.contract.bindings import Binding, check_bindings, mirror, mirror_anew, read_bindings
+from gateway.contract.bindings import Binding, check_bindings, mirror, mirror_anew, read_bindings, without_nulls
 from gateway.contract.passage import OpenedState, Tool
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.schemas import Unusable
@@ -283,6 +283,24 @@ def test_what_no_header_can_say_has_none(value: Any) -> None:
     assert accepted(value)
     for header in (b"", b"null", b"a", sentinel("null")):
         assert not accepted(value, header)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rest"),
+    [
+        ({"region": None, "a": None}, {"a": None}),
+        ({"region": "eu", "where": {"zone": None, "b": 1}}, {"region": "eu", "where": {"b": 1}}),
+        ({"region": None, "where": {"zone": None}}, {"where": {}}),
+        ({"where": [{"zone": None}]}, {"where": [{"zone": None}]}),
+        ({"region": False, "where": None}, {"region": False, "where": None}),
+        ({}, {}),
+    ],
+)
+def test_a_bound_null_counts_as_absent(arguments: dict[str, Any], rest: dict[str, Any]) -> None:
+    """The revision's table has null beside "not in arguments", for types that have no null; what is sent stays."""
+    before = json.dumps(arguments)
+    assert without_nulls((REGION, Binding(("where", "zone"), b"mcp-param-zone", "Mcp-Param-Zone")), arguments) == rest
+    assert json.dumps(arguments) == before
 
 
 @pytest.mark.parametrize(
