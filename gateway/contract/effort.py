@@ -254,7 +254,9 @@ def _work_on_value(schema: Schema) -> int:
         work += sum(1 + len(names) for names in wanted.values() if isinstance(names, list))
     if "enum" in schema:
         work += len(orjson.dumps(schema["enum"])) // 1024
-    return work + (16 if schema.get("uniqueItems") is True else 0) + (4 if "multipleOf" in schema else 0)
+    if "multipleOf" in schema:  # exact arithmetic, which takes microseconds where numbers are extreme
+        work += 250 if type(schema["multipleOf"]) is int else 500 if schema["multipleOf"] > 1e-30 else 2000
+    return work + (16 if schema.get("uniqueItems") is True else 0)
 
 
 def _work_on_text(schema: Schema) -> int:

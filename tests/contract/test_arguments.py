@@ -487,6 +487,9 @@ BIG: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("a fork", FORK, nested(8), True),
     ("a deep fork", FORK, nested(60), False),
     ("a wide and deep fork", FORK, {"x": [nested(58)] * 300}, False),
+    ("different objects", schema(a={"uniqueItems": True}), {"a": [{"x": [n]} for n in range(10_000)]}, True),
+    ("multiples of a cent", schema(a={"items": {"multipleOf": 0.25}}), {"a": [19.25] * 1_500}, True),
+    ("multiples of next to nothing", schema(a={"items": {"multipleOf": 1e-300}}), {"a": [1e300] * 90_000}, False),
     (
         "wanted by names",
         {"items": {"dependentRequired": {f"v{n}": ["x"] for n in range(3000)}}, **schema()},
