@@ -116,12 +116,13 @@ async def test_a_large_schema_holds_nobody_up() -> None:
     known = Definitions()
     reading = asyncio.create_task(known.read("a", [tool(f"large{n}", properties=properties) for n in range(3)]))
     longest, before, turns = 0.0, time.perf_counter(), 0
+    began = before
     while not reading.done():
         await asyncio.sleep(0.001)
         longest, before, turns = max(longest, time.perf_counter() - before), time.perf_counter(), turns + 1
     assert all(found is not None for found in await reading)
     assert turns > 5
-    assert longest < 0.3
+    assert longest < (before - began) / 2, "one stretch was most of it"
 
 
 async def test_two_who_read_the_same_have_the_same() -> None:
