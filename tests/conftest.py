@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # Two shared cores are slow at times: what a test is held to is its rule, not the pace of its examples.
@@ -13,6 +14,13 @@ settings.register_profile("ostiary", deadline=None, suppress_health_check=[Healt
 settings.load_profile("ostiary")
 
 IN_CI = os.environ.get("CI") == "true"
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_come() -> Iterator[None]:
+    """A command's own log settings (its level, say) end with the test that ran it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.hookimpl(wrapper=True)

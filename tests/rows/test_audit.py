@@ -240,11 +240,12 @@ def test_a_flood_of_strangers_is_counted_to_the_last(house: House) -> None:
     end = time.monotonic() + 20
     while True:
         passes(house)
-        found = [one for one in house.records()[start:] if one["kind"] == "refusal"]
+        refusals = [one for one in house.records()[start:] if one["kind"] == "refusal"]
+        # An earlier test's folded refusals may still come; they have reasons of their own.
+        found = [one for one in refusals if one["reasons"] == ["token_missing"]]
         if sum(one["count"] for one in found) >= asks or time.monotonic() > end:
             break
         time.sleep(0.1)
-    assert {one["reasons"][0] for one in found} == {"token_missing"}
     assert sum(one["count"] for one in found) == asks
     time.sleep(1.1)  # the second in which strangers' refusals are folded is over: the next test's are records again
 
