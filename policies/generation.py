@@ -23,6 +23,7 @@ WINDOW_BYTES = 16 * 1024
 TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on
 GROWTH = 3  # the pool may become this many times as big while evaluations take long
+CALM_S = 30.0  # after this long without a jam, what the pool grew by is ended again
 LOAD_S = 20.0  # to start a process and compile the bundle
 LONGEST_BACKOFF_S = 5.0
 STRIKES = 2  # evaluators that may die on one question before it is given up
@@ -67,6 +68,8 @@ class Generation:
         self._closed = False
         self._tick: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
+        self._jammed_at = 0.0  # loop time at which all evaluators took long at once, for the last time
+        self._shrinking: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._retire_s = bounds.deadline_s / 5
 
@@ -114,8 +117,9 @@ class Generation:
     async def close(self) -> None:
         """End all processes and refuse what waits."""
         self._closed = True
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._shrinking):
+            if timer is not None:
+                timer.cancel()
         for task in self._starts:
             task.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
@@ -291,8 +295,26 @@ class Generation:
     def _grow(self) -> None:
         """Where all evaluators take long at once, others shall not wait for them: start one more, up to a bound."""
         stuck = sum(evaluator.stuck for evaluator in self._evaluators)
-        if stuck and stuck == len(self._evaluators) < GROWTH * self._bounds.evaluators and not self._starts:
+        if not stuck or stuck < len(self._evaluators):
+            return
+        self._jammed_at = self._loop.time()
+        if stuck < GROWTH * self._bounds.evaluators and not self._starts:
             self._begin(0.0)
+
+    def _shrink(self) -> None:
+        """Once all has been calm for a while, end what the pool grew by, as far as it has nothing to do."""
+        self._shrinking = None
+        surplus = len(self._evaluators) - self._bounds.evaluators
+        if surplus <= 0:
+            return
+        calm_at = self._jammed_at + CALM_S
+        now = self._loop.time()
+        if calm_at <= now:
+            for evaluator in [idle for idle in self._evaluators if not idle.asked][:surplus]:
+                self._evaluators.remove(evaluator)
+                evaluator.retired = True
+                evaluator.hang_up()
+        self._shrinking = self._loop.call_at(max(calm_at, now + CALM_S / 4), self._shrink)
 
     # Processes
 
@@ -347,6 +369,8 @@ class Generation:
             return
         evaluator.loaded = True
         self._evaluators.append(evaluator)
+        if self._shrinking is None and len(self._evaluators) > self._bounds.evaluators:
+            self._shrinking = self._loop.call_later(CALM_S, self._shrink)
         loading.set_result(None)
         self._hand_out(self._loop.time())
 

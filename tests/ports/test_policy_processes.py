@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from policies import frames
+from policies import generation as generation_room
 from policies.bundles import load_bundle
 from policies.embedded import EmbeddedPolicy
 from policies.generation import WINDOW, Bounds, Generation
@@ -181,6 +182,27 @@ async def test_many_loops_end_with_their_callers_only(tmp_path: Path) -> None:
         assert all(isinstance(result, PolicyUnavailable) for _, result in results)
         assert max(took for took, _ in results) < 1.0
         assert await until(lambda: len(policy.pids) == 2)
+        assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
+
+
+async def test_what_the_pool_grew_by_is_ended_once_all_is_calm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A jam costs processes for as long as it lasts and a while longer, not until the gateway ends."""
+    monkeypatch.setattr(generation_room, "CALM_S", 0.5)
+    async with embedded(tmp_path, deadline_s=10) as policy:
+        jammed = list(policy.pids)
+        for pid in jammed:
+            os.kill(pid, signal.SIGSTOP)
+        asked = [asyncio.ensure_future(policy.judge(ask("allow"))) for _ in range(20)]
+        grew = await until(lambda: len(policy.pids) > 2)
+        for pid in jammed:
+            os.kill(pid, signal.SIGCONT)
+        assert grew, "where all take long, another one is started"
+        assert {verdict.effect for verdict in await asyncio.gather(*asked)} == {Effect.ALLOW}
+        grown = list(policy.pids)
+        assert await until(lambda: len(policy.pids) == 2)
+        assert await until(lambda: sum(map(alive, grown)) == 2), "those that were ended have gone"
         assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
 
 
