@@ -29,6 +29,7 @@ from approvals.ticket import (
     Held,
     MovedOn,
     NotAllowed,
+    NotHeld,
     Run,
     State,
     StoreUnavailable,
@@ -40,7 +41,7 @@ from approvals.ticket import (
 )
 from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh
 
-__all__ = ["Desk", "StoreUnavailable", "Terms", "TooManyTickets"]
+__all__ = ["Desk", "NotHeld", "StoreUnavailable", "Terms", "TooManyTickets"]
 
 ITSELF = "ostiary"
 HOUR_S = 3600.0
@@ -250,11 +251,11 @@ class Desk(Counter):
     async def sent(self, use: Claimed) -> None:
         """From here on bytes may have left.
 
-        Raises `StoreUnavailable` if the use is not, or not surely, held any more: then nothing may be sent.
+        Raises `NotHeld` (it was revoked meanwhile, say) or `StoreUnavailable`: then nothing may be sent.
         """
         now = self._clock()
         if not await self._store.write(lambda ledger: ledger.run(use.use_id, Run.SENT, now, owner=self._owner)):
-            raise StoreUnavailable("the use is not held any more")
+            raise NotHeld("the use is not held any more")
         if (ticket := self._held.get(use.use_id)) is not None:
             await self._record(Transition(ticket, "sent", ITSELF, now, use_id=use.use_id))
 

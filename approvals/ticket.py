@@ -15,6 +15,10 @@ class StoreUnavailable(Exception):  # noqa: N818 - the room's own word; only the
     """The store failed, was locked, did not answer in time, or its commit is unknown. Nothing may run."""
 
 
+class NotHeld(Exception):  # noqa: N818 - what a use came to before it was sent
+    """Surely not held any more: revoked, expired or lapsed between the claim and the sending. Nothing may run."""
+
+
 class TooManyTickets(Exception):  # noqa: N818 - what happened, not an accident
     """The requester opened as many tickets in the last hour as one may. `retry_after_s`: seconds."""
 

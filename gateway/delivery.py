@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from approvals.desk import Desk, StoreUnavailable, TooManyTickets
+from approvals.desk import Desk, NotHeld, StoreUnavailable, TooManyTickets
 from approvals.ticket import Claimed, Held, Run
 from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.contract.admission import policy_input
@@ -43,6 +43,7 @@ from policies.verdict import Effect, PolicyUnavailable
 TRANSLATED: dict[type[Exception], Refusal] = {
     PolicyUnavailable: Refusal.POLICY_UNAVAILABLE,
     StoreUnavailable: Refusal.APPROVALS_UNAVAILABLE,
+    NotHeld: Refusal.APPROVAL_REFUSED,
     TooManyTickets: Refusal.RATE_LIMITED,
     AuditUnavailable: Refusal.AUDIT_UNAVAILABLE,
     UpstreamUnreachable: Refusal.UPSTREAM_UNREACHABLE,

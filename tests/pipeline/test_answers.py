@@ -13,7 +13,7 @@ import pytest
 import gateway.audit.port
 import gateway.upstream.port
 import policies.verdict
-from approvals.desk import StoreUnavailable, TooManyTickets
+from approvals.desk import NotHeld, StoreUnavailable, TooManyTickets
 from gateway.delivery import TRANSLATED, translate
 from gateway.upstream.port import UpstreamFault
 from policies.verdict import Effect, Verdict
@@ -106,7 +106,7 @@ WORDS: set[type[Exception]] = {
     for port in PORTS
     for word in vars(port).values()
     if isinstance(word, type) and issubclass(word, Exception) and word.__module__ == port.__name__
-} | {StoreUnavailable, TooManyTickets}
+} | {NotHeld, StoreUnavailable, TooManyTickets}
 
 
 @pytest.mark.parametrize("word", sorted(WORDS - {UpstreamFault}, key=repr))

@@ -15,6 +15,7 @@ from gateway.audit.port import AuditUnavailable
 from policies.verdict import Verdict
 from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, APPROVE, Asked, inner_house, until
+from tests.support.approvals import BOB
 from tests.support.upstream import Exchange, http, result_of
 
 
@@ -51,6 +52,22 @@ async def test_a_use_that_is_given_back_is_so_even_if_the_client_goes_away(tmp_p
         assert (await house.ticket(ticket))["uses_left"] == 1
         house.sink.broken = None
         assert (await house.call())[0] == 200
+
+
+async def test_an_approval_revoked_between_the_claim_and_the_sending_is_a_refusal(tmp_path: Path) -> None:
+    """APR-02: whoever loses against the person who revokes is refused; nothing runs, and no fault is made of it."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        ticket = await house.approve(house.ask())
+        house.sink.gate = asyncio.Event()
+        serving = asyncio.create_task(house.call())
+        await until(lambda: "claim" in house.moves)
+        await house.desk.act("revoke", BOB, ticket)
+        house.sink.gate.set()
+        status, told = await serving
+        assert (status, told["error"]["code"], house.forwarded) == (403, 40304, [])
+        assert [record["outcome"] for record in house.sink.of("outcome")] == ["failed"]
+        assert (await house.ticket(ticket))["state"] == "revoked"
+        assert not house.watcher.defects
 
 
 async def test_a_use_whose_call_was_executed_ends_so_even_if_the_client_goes_away(tmp_path: Path) -> None:

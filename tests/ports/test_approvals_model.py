@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from approvals.approvers import Person
 from approvals.store import Store
-from approvals.ticket import MOVES, Claimed, Held, MovedOn, NotAllowed, Run, State, StoreUnavailable, TicketUnknown
+from approvals.ticket import MOVES, Claimed, Held, MovedOn, NotAllowed, NotHeld, Run, State, TicketUnknown
 from tests.support.approvals import ALICE, BOB, CAROL, KEY, TERMS, Bench, effect, person
 
 TERMS_TWICE = replace(TERMS, uses=2, ttl_s=1000)
@@ -159,7 +159,7 @@ class Desks(RuleBasedStateMachine):
         if step == "sent":
             try:
                 self.run(desk.sent(use))
-            except StoreUnavailable:
+            except NotHeld:
                 assert one.run is not Run.CLAIMED
             else:
                 assert one.run is Run.CLAIMED
