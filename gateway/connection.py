@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
+from gateway.watch import Watch
 
 Peer = tuple[str, int] | None
 
@@ -34,27 +35,6 @@ FAULT_GRACE_S: Final = 5.0
 
 class EarlyBytes(Exception):  # noqa: N818 - what they are
     """The parser came upon a second message in what it was fed: bytes behind a chunked body."""
-
-
-class Watch:
-    """The clock of all connections of one server: one timer, however many there are."""
-
-    def __init__(self, tick_s: float) -> None:
-        self.connections: set[Connection] = set()
-        self._tick_s = tick_s
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, connection: Connection) -> None:
-        """Look after `connection` until it is discarded."""
-        self.connections.add(connection)
-        if self._timer is None:
-            self._timer = connection.loop.call_later(self._tick_s, self._look, connection.loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        for connection in [one for one in self.connections if one.deadline <= now or one.stall_deadline <= now]:
-            connection.overdue(now)
-        self._timer = loop.call_later(self._tick_s, self._look, loop) if self.connections else None
 
 
 class Outlet(asyncio.Transport):
@@ -146,6 +126,15 @@ class Connection(HttpToolsProtocol):
         """The client reads again."""
         self.stall_deadline = math.inf
         super().resume_writing()
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much of what was written the client has not taken yet."""
+        return int(self._transport.get_write_buffer_size())
+
+    def cut(self) -> None:
+        """End it now; what the client has not read is lost."""
+        self._transport.abort()
 
     def overdue(self, now: float) -> None:
         """A deadline has passed."""
@@ -372,7 +361,7 @@ def make_protocol(limits: DoorLimits, on_refused: OnRefused) -> type[Connection]
     shortest = min(limits.head_s, limits.body_s, limits.idle_s, limits.stall_s, limits.linger_s or math.inf)
     members = {
         "limits": limits,
-        "watch": Watch(min(0.5, shortest / 4)),
+        "watch": Watch(min(0.5, shortest / 4), limits.unread_bytes),
         "on_refused": staticmethod(on_refused),
     }
     return type("BoundConnection", (Connection,), members)

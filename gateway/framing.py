@@ -27,13 +27,14 @@ class DoorLimits:
     there to the last byte of the body; `idle_s` is a kept-alive connection's rest. `quiet_s` is the silence on an
     event stream after which a comment is sent, `stall_s` how long a client may leave the answer unread, `linger_s`
     how long the unread rest of a refused request is thrown away so that the refusal can be read. `connections` is
-    per worker.
+    per worker, and so is `unread_bytes`: what all clients together may leave unread before the slowest are cut.
     """
 
     head_bytes: int = 65_536
     head_lines: int = 100
     body_bytes: int = 4_194_304
     connections: int = 16_384
+    unread_bytes: int = 268_435_456
     head_s: float = 10.0
     body_s: float = 25.0
     idle_s: float = 75.0

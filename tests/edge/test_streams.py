@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 import time
@@ -153,6 +154,38 @@ def test_a_client_that_never_reads_is_cut_off() -> None:
     with open_door(limits, streaming(endless)) as door, RawClient(door.address) as client:
         client.send(post()).read_head()
         wait_until(lambda: bool(ended), 4.0)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_what_all_slow_readers_hold_is_bounded(bounded: bool) -> None:
+    """OPS-03: answers that nobody reads cost a bounded memory in all; who has read nothing for longest is cut."""
+    size = 12_000_000
+
+    async def script(_: Received, __: bytes) -> Reply:
+        return Reply(200, ((b"content-type", b"application/json"),), b"x" * size)
+
+    bound = 2 * size if bounded else 10 * size
+    limits = dataclasses.replace(LIMITS, stall_s=30.0, unread_bytes=bound)
+    with open_door(limits, StubCorridor(script)) as door, contextlib.ExitStack() as leaving:
+        slow = []
+        for _ in range(5):
+            client = leaving.enter_context(RawClient(door.address))
+            client.send(post())
+            slow.append(client)
+        time.sleep(1.2)  # two looks
+        with RawClient(door.address) as neighbour:
+            assert len(neighbour.ask(post()).body) == size, "who reads is not disturbed"
+        whole = [_reads_all(client, size) for client in slow]
+        assert whole[-1], "as long as the others are slower"
+        assert not whole[0] if bounded else all(whole)
+
+
+def _reads_all(client: RawClient, size: int) -> bool:
+    """Whether the answer still comes whole."""
+    try:
+        return len(client.read_answer().body) == size
+    except (EOFError, ConnectionResetError):
+        return False
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "reset"])
