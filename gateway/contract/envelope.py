@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unicodedata import normalize
 
 from gateway.contract.passage import Envelope, RequestId
 from gateway.contract.refusals import Refusal, Refused
@@ -52,9 +53,9 @@ def fold(name: str) -> str:
 
     Case by Unicode folding (Go's encoding/json: U+017F for s, U+212A for k) and by Java's char rules (U+0130, U+0131
     for i), `_` and `-` dropped (the Python SDK reads `request_state` for `requestState` and `meta` for `_meta`), cut
-    at NUL (C).
+    at NUL (C); compatibility forms and outer space as by readers that normalise (NFKC) or trim.
     """
-    name = name.partition("\0")[0].upper().casefold().replace("\u0307", "")
+    name = normalize("NFKC", name.partition("\0")[0]).strip().upper().casefold().replace("\u0307", "")
     return name.replace("_", "").replace("-", "")
 
 

@@ -119,7 +119,8 @@ def test_a_meta_of_the_wrong_type_is_left_to_the_metadata_check(meta: Any) -> No
     ("place", "name"), [(place, name) for place, names in RESERVED.items() for name in sorted(names)]
 )
 def test_variants_of_reserved_names_are_refused_where_they_are_reserved(place: str, name: str) -> None:
-    """G3: case variants, Unicode folds, snake case, and what stands behind a NUL, each beside a right request."""
+    """G3: case and width variants, Unicode folds, snake case, outer space, what stands behind a NUL: each beside a
+    right request."""
     base = message("prompts/get", params={"name": "p"})
     assert parse_envelope(orjson.dumps(base)).id == 1
     variants = {
@@ -133,6 +134,10 @@ def test_variants_of_reserved_names_are_refused_where_they_are_reserved(place: s
         name.lstrip("_"),
         name.replace("s", "\u017f").replace("k", "\u212a").replace("i", "\u0131"),
         name.replace("i", "\u0130"),
+        f" {name}",
+        f"{name}\t",
+        f"{name}\u00a0",
+        "".join(chr(ord(char) + 0xFEE0) for char in name),  # full-width: the same after NFKC
     } - RESERVED[place]
     for variant in variants:
         refused = unreadable(orjson.dumps(put(base, place, variant, "x")), Refusal.BODY_AMBIGUOUS)
