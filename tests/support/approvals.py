@@ -93,9 +93,9 @@ class Bench:
 
     def __init__(self, store: Store, **options: Any) -> None:
         self.store = store
-        self.clock = Clock()
+        self.clock: Clock = options.setdefault("clock", Clock())
         self.journal = Journal()
-        given: dict[str, Any] = {"page_url": PAGE, "issuers": [ISSUER], "clock": self.clock}
+        given: dict[str, Any] = {"page_url": PAGE, "issuers": [ISSUER]}
         self.desk = Desk(store, self.journal, **(given | options))
 
     async def settle(self, asked: Asked | None = None, *, terms: Terms = TERMS, **more: Any) -> Claimed | Held:
