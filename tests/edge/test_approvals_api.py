@@ -74,7 +74,7 @@ class Api:
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[str]:
     """On loopback, on a free port."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve())
     try:
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
