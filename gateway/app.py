@@ -20,6 +20,7 @@ import uvicorn
 from approvals.desk import Desk, StoreUnavailable
 from approvals.store import Store
 from approvals.ticket import Transition
+from gateway.answers import Answers
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
@@ -41,7 +42,8 @@ from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
 from gateway.reception import Reception
-from gateway.seals import Seals, derive_keys, read_keys
+from gateway.sealing import derive_keys, read_keys
+from gateway.seals import Seals
 from gateway.status import Status
 from gateway.telemetry import CountedPolicy, Telemetry
 from gateway.tokens import IssuerSettings, Tokens
@@ -227,9 +229,8 @@ class House:
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         streams = StreamLimits(event_bytes=limits.result_bytes)
-        delivery = Delivery(
-            upstream, counted, desk, seals, sink, self._redactor, telemetry, streams, definitions=definitions
-        )
+        answers = Answers(counted, seals, definitions)
+        delivery = Delivery(upstream, answers, desk, sink, self._redactor, telemetry, streams)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,

@@ -8,9 +8,8 @@ whoever notices the end first: the answer, a fault, or the client that goes away
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,17 +17,14 @@ import structlog
 
 from approvals.desk import Desk, NotHeld, StoreUnavailable, TooManyTickets
 from approvals.ticket import Claimed, Held, Run
+from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
-from gateway.contract.admission import policy_input
-from gateway.contract.guard import Guarded, guard_answer
-from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
+from gateway.contract.guard import guard_answer
 from gateway.contract.passage import Admitted, Passage, Reply
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
 from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
-from gateway.definitions import Definitions
-from gateway.seals import STATE_TTL_S, Seals
 from gateway.upstream.port import (
     Answer,
     Upstream,
@@ -37,8 +33,7 @@ from gateway.upstream.port import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from policies.port import Policy
-from policies.verdict import Effect, PolicyUnavailable
+from policies.verdict import PolicyUnavailable
 
 TRANSLATED: dict[type[Exception], Refusal] = {
     PolicyUnavailable: Refusal.POLICY_UNAVAILABLE,
@@ -89,15 +84,12 @@ class Delivery:
     """The way out and back of one worker's admitted calls."""
 
     upstream: Upstream
-    policy: Policy
+    answers: Answers
     desk: Desk
-    seals: Seals
     sink: AuditSink
     redactor: Redactor
     observer: Observer
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
-    clock: Callable[[], float] = time.time
-    definitions: Definitions = field(default_factory=Definitions)
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
@@ -133,33 +125,11 @@ class Delivery:
                 await self.conclude(passage, "executed")
                 return accepted_reply(passage.decision_id)
             guarded = guard_answer(admitted.call, body)
-            body = await self.finish(passage, admitted, guarded)
+            body = await self.answers.fit(passage, admitted, guarded)
         finally:
             await answer.close()
         await self.conclude(passage, guarded.outcome)
         return result_reply(answer.status, body, passage.decision_id)
-
-    async def finish(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
-        """The guarded answer -> the text that the caller gets: lists filtered, states sealed, no cache shared."""
-        call, server, identity = admitted.call, admitted.server, admitted.identity
-        passage.code = guarded.code
-        passage.result_digest = hashlib.sha256(guarded.raw).digest()
-        if guarded.outcome == "input_required":
-            if admitted.use is not None:
-                raise Refused(Refusal.UPSTREAM_INVALID, "an approved call was answered with input_required")
-            expires_at = self.clock() + STATE_TTL_S
-            sealed = self.seals.seal_state(guarded.request_state, identity, server, call, expires_at)
-            return guarded.with_request_state(sealed)
-        if call.method in MEMBERS and guarded.outcome == "executed":
-            candidates = candidates_of(call.method, guarded.result)
-            left_out: set[str] = set()
-            if call.method == "tools/list":  # what can't be called is not shown
-                left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
-                candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
-            verdict = await self.policy.judge(policy_input("list", server, identity, call, None, candidates))
-            visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()
-            return guarded.with_result(keep_visible(call.method, guarded.result, visible))
-        return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
 
     async def conclude(self, passage: Passage, outcome: str) -> None:
         """Write the outcome down, once, and end the use that the call consumed."""
@@ -269,7 +239,7 @@ class Relay:
                 self._answer.release()
             else:
                 raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
-            text = await delivery.finish(passage, self._admitted, stream.final)
+            text = await delivery.answers.fit(passage, self._admitted, stream.final)
             await delivery.conclude(passage, stream.final.outcome)
             yield stream.encode_final(text)
         except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream

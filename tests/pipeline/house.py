@@ -18,6 +18,7 @@ import orjson
 from approvals.desk import Desk
 from approvals.store import Store
 from approvals.ticket import Transition
+from gateway.answers import Answers
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.contract.passage import Passage, Received, Reply, Server
@@ -265,7 +266,7 @@ async def inner_house(
         catalog = Catalog(upstream)
         policy, sink, watcher, seals = PlayedPolicy(judge), KeptRecord(), Watcher(), Seals([KEY])
         redactor = Redactor(AuditKeys(KEY_TEXT))
-        delivery = Delivery(upstream, policy, desk, seals, sink, redactor, watcher)
+        delivery = Delivery(upstream, Answers(policy, seals), desk, sink, redactor, watcher)
         corridor = Corridor(
             tokens, catalog, policy, desk, seals, sink, delivery, redactor, implications={}, observer=watcher
         )

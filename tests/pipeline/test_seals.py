@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.contract.passage import Call, Envelope, Identity, Server
 from gateway.contract.refusals import Refusal, Refused
-from gateway.seals import Seals, derive_keys, read_keys
+from gateway.sealing import derive_keys, read_keys
+from gateway.seals import Seals
 
 KEYS = (b"k" * 32, b"l" * 32)
 SERVER = Server("s", "/s/mcp", "https://gw/s/mcp", "https://gw/.well-known/x")

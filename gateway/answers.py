@@ -1,0 +1,62 @@
+"""What was guarded is made fit for its caller: states sealed, lists filtered, nothing left in a shared cache.
+
+The rules themselves are the contract's; here they meet the rooms that they need: the policy, the seals, what is known
+of definitions (contract.md sections 4 and 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.contract.admission import policy_input
+from gateway.contract.guard import INPUT_REQUIRED, Guarded
+from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
+from gateway.contract.passage import Admitted, Passage
+from gateway.contract.refusals import Refusal, Refused
+from gateway.definitions import Definitions
+from gateway.seals import STATE_TTL_S, Seals
+from policies.port import Policy
+from policies.verdict import Effect
+
+
+@dataclass(slots=True)
+class Answers:
+    """The way of a guarded answer to the text that its caller gets. One per worker."""
+
+    policy: Policy
+    seals: Seals
+    definitions: Definitions = field(default_factory=Definitions)
+    clock: Callable[[], float] = time.time
+
+    async def fit(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
+        """The text for the caller. Raises `Refused` and what the policy raises; then nothing may be delivered."""
+        passage.code = guarded.code
+        passage.result_digest = hashlib.sha256(guarded.raw).digest()
+        if guarded.outcome == INPUT_REQUIRED:
+            return self._seal_state(admitted, guarded)
+        if admitted.call.method in MEMBERS and guarded.outcome == "executed":
+            return await self._filter_list(admitted, guarded)
+        return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
+
+    def _seal_state(self, admitted: Admitted, guarded: Guarded) -> bytes:
+        if admitted.use is not None:
+            raise Refused(Refusal.UPSTREAM_INVALID, "an approved call was answered with input_required")
+        expires_at = self.clock() + STATE_TTL_S
+        sealed = self.seals.seal_state(
+            guarded.request_state, admitted.identity, admitted.server, admitted.call, expires_at
+        )
+        return guarded.with_request_state(sealed)
+
+    async def _filter_list(self, admitted: Admitted, guarded: Guarded) -> bytes:
+        call, server = admitted.call, admitted.server
+        candidates = candidates_of(call.method, guarded.result)
+        left_out: set[str] = set()
+        if call.method == "tools/list":  # what can't be called is not shown
+            left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
+            candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
+        verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))
+        visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()
+        return guarded.with_result(keep_visible(call.method, guarded.result, visible))
