@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 
 from gateway.contract.admission import policy_input
 from gateway.contract.guard import INPUT_REQUIRED, Guarded
-from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
+from gateway.contract.listing import (
+    MEMBERS,
+    candidates_of,
+    check_contents,
+    is_shared,
+    keep_private,
+    keep_visible,
+    out_of_reach,
+)
 from gateway.contract.passage import Admitted, Passage
 from gateway.contract.refusals import Refusal, Refused
 from gateway.definitions import Definitions
@@ -39,6 +47,8 @@ class Answers:
             return self._seal_state(admitted, guarded)
         if admitted.call.method in MEMBERS and guarded.outcome == "executed":
             return await self._filter_list(admitted, guarded)
+        if admitted.call.method == "resources/read" and guarded.outcome == "executed":
+            check_contents(admitted.server.reach, guarded.result)
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
 
     def _seal_state(self, admitted: Admitted, guarded: Guarded) -> bytes:
@@ -53,9 +63,11 @@ class Answers:
     async def _filter_list(self, admitted: Admitted, guarded: Guarded) -> bytes:
         call, server = admitted.call, admitted.server
         candidates = candidates_of(call.method, guarded.result)
-        left_out: set[str] = set()
-        if call.method == "tools/list":  # what can't be called is not shown
+        # What can't be called, or is out of reach, is not shown.
+        left_out = out_of_reach(server.reach, call.method, candidates)
+        if call.method == "tools/list":
             left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
+        if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
         verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))
         visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()

@@ -32,6 +32,7 @@ from gateway.contract.passage import Server
 from gateway.contract.record import Redactor, approval_record
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.resources import Reach
 from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
 from gateway.definitions import ArgumentRules, Definitions
@@ -99,6 +100,7 @@ def _server(settings: Settings, name: str) -> Server:
         scopes=server.scopes,
         allowed_origins=frozenset(server.allowed_origins),
         methods=frozenset(server.methods),
+        reach=None if server.resources.allow is None else Reach(server.resources.allow),
     )
 
 

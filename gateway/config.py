@@ -18,6 +18,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gateway.contract.resources import check_prefix
+
 ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519")
 RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
 
@@ -95,6 +97,7 @@ ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Literal["declared", "strict", "off"]
+ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -160,6 +163,12 @@ class Credentials(Group):
     value_env: str
 
 
+class ResourceSettings(Group):
+    """Which of a server's resources may be named: URI prefixes. Absent: as far as the policy goes."""
+
+    allow: tuple[ResourcePrefix, ...] | None = None
+
+
 class ServerSettings(Group):
     """A fronted MCP server."""
 
@@ -174,6 +183,7 @@ class ServerSettings(Group):
     methods: tuple[str, ...] = ()
     arguments: Arguments = "declared"
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
+    resources: ResourceSettings = ResourceSettings()
 
 
 class PolicySettings(Group):

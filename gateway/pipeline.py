@@ -20,7 +20,7 @@ from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
-from gateway.contract.judgement import check_call, check_verdict
+from gateway.contract.judgement import check_call, check_reach, check_verdict
 from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedState, Passage, Reply, Server, Tool
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
@@ -106,6 +106,7 @@ class Corridor:
         Only an allow may rest on the list as it was last read. Whoever is held or refused, is for the list as it is,
         so that asking for it tells nobody a hidden tool from one that does not exist.
         """
+        check_reach(server, call)
         tool = await self.catalog.look_up(server, call)
         verdict = await self.policy.judge(policy_input("call", server, identity, call, tool))
         if call.kind == "tool" and (tool is None or verdict.effect is not Effect.ALLOW):

@@ -8,12 +8,18 @@ tool's own definition: after the policy did not deny, before any ticket is read.
 from __future__ import annotations
 
 from gateway.contract.bindings import check_bindings, without_nulls
-from gateway.contract.passage import Call, Tool
+from gateway.contract.passage import Call, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
 
 APPROVABLE = frozenset({"tools/call", "resources/read", "prompts/get"})
 """Methods whose call can wait for a person; `approve` on any other is a deny (design.md)."""
+
+
+def check_reach(server: Server, call: Call) -> None:
+    """Raise `Refused(POLICY_DENIED)` for a resource outside the server's prefixes: whoever asks, it is not there."""
+    if server.reach is not None and not server.reach.admits_asked(call.method, call.name, call.arguments):
+        raise Refused(Refusal.POLICY_DENIED, "outside resources.allow, or not in normal form")
 
 
 def check_verdict(call: Call, verdict: Verdict) -> None:

@@ -6,11 +6,12 @@ that was judged for one caller may be kept for another (rule G8).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gateway.contract.envelope import fold
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.resources import Reach
 
 MEMBERS: Mapping[str, tuple[str, str]] = {
     "tools/list": ("tools", "name"),
@@ -39,6 +40,32 @@ def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]
             raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: an item of result.{member} has no {key}")
         candidates.append({**item, "id": item[key]})
     return candidates
+
+
+def out_of_reach(reach: Reach | None, method: str, candidates: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The ids of candidates that lie outside the server's prefixes: no list shows them, whoever asks."""
+    if reach is None:
+        return set()
+    return {candidate["id"] for candidate in candidates if not reach.admits_item(method, candidate)}
+
+
+def check_contents(reach: Reach | None, result: Mapping[str, Any]) -> None:
+    """Hold what was read to the server's prefixes; a server may answer with parts of what was asked for.
+
+    Raises `Refused(UPSTREAM_INVALID)` where any content says that it is of a resource outside, or can't be told to be
+    inside.
+    """
+    if reach is None:
+        return
+    contents = result.get("contents")
+    if not isinstance(contents, list) or any(name != "contents" and fold(name) == "contents" for name in result):
+        raise Refused(Refusal.UPSTREAM_INVALID, "resources/read: no result.contents, or a variant of it")
+    for content in contents:
+        uri = content.get("uri") if isinstance(content, dict) else None
+        if not isinstance(uri, str) or any(name != "uri" and fold(name) == "uri" for name in content):
+            raise Refused(Refusal.UPSTREAM_INVALID, "resources/read: a content without its uri, or with a variant")
+        if not reach.admits(uri):
+            raise Refused(Refusal.UPSTREAM_INVALID, "resources/read: a content of a resource out of reach")
 
 
 def keep_visible(method: str, result: Mapping[str, Any], visible: Collection[str]) -> dict[str, Any]:

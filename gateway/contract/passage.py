@@ -17,6 +17,7 @@ from policies.verdict import Verdict
 if TYPE_CHECKING:
     from gateway.contract.arguments import Contract
     from gateway.contract.bindings import Binding
+    from gateway.contract.resources import Reach
 
 RequestId = str | int
 """A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
@@ -27,7 +28,8 @@ class Server:
     """A fronted MCP server, as the corridor needs to know it; made from configuration alone.
 
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
-    document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists.
+    document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists,
+    `reach` which of its resources may be named (`None`: as far as the policy goes).
     """
 
     name: str
@@ -39,6 +41,7 @@ class Server:
     scopes: tuple[str, ...] = ()
     allowed_origins: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
+    reach: Reach | None = None
 
 
 @dataclass(frozen=True, slots=True)
