@@ -25,6 +25,7 @@ from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
 from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
+from gateway.contract.subscription import Rewrite, Rewriter
 from gateway.upstream.port import (
     Answer,
     Upstream,
@@ -90,6 +91,8 @@ class Delivery:
     redactor: Redactor
     observer: Observer
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
+    rewriters: tuple[Rewriter, ...] = ()
+    """What rooms do to the notifications of subscriptions, in this order (gateway/contract/subscription.py)."""
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
@@ -106,6 +109,7 @@ class Delivery:
 
         Raises `Refused` and `UpstreamFault`; `passage.sent` then says whether a byte may have left.
         """
+        rewrite = await self._rewrite(admitted) if admitted.call.kind == "subscription" else None
         if admitted.use is not None:
             await self.desk.sent(admitted.use)
         passage.sent = True
@@ -116,8 +120,11 @@ class Delivery:
             raise
         passage.replica, passage.status = answer.replica, answer.status
         if answer.streaming:
+            stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
             return Reply(
-                answer.status, stream_headers(passage.decision_id), chunks=Relay(self, passage, admitted, answer)
+                answer.status,
+                stream_headers(passage.decision_id),
+                chunks=Relay(self, passage, admitted, answer, stream),
             )
         try:
             body = b"".join([chunk async for chunk in answer.chunks()])
@@ -130,6 +137,20 @@ class Delivery:
             await answer.close()
         await self.conclude(passage, guarded.outcome)
         return result_reply(answer.status, body, passage.decision_id)
+
+    async def _rewrite(self, admitted: Admitted) -> Rewrite | None:
+        """All that the rooms do to a subscription's notifications, as one. Raises `Refused`."""
+        rewrites = [rewrite for one in self.rewriters if (rewrite := await one(admitted)) is not None]
+
+        def rewrite_all(message: dict[str, Any]) -> dict[str, Any] | None:
+            taken: dict[str, Any] | None = message
+            for rewrite in rewrites:
+                if taken is None:
+                    break
+                taken = rewrite(taken)
+            return taken
+
+        return rewrite_all if rewrites else None
 
     async def conclude(self, passage: Passage, outcome: str) -> None:
         """Write the outcome down, once, and end the use that the call consumed."""
@@ -204,11 +225,14 @@ class Relay:
     read ahead: the next piece of the upstream is asked for when the client took the last.
     """
 
-    def __init__(self, delivery: Delivery, passage: Passage, admitted: Admitted, answer: Answer) -> None:
+    def __init__(
+        self, delivery: Delivery, passage: Passage, admitted: Admitted, answer: Answer, stream: ResponseStream
+    ) -> None:
         self._delivery = delivery
         self._passage = passage
         self._admitted = admitted
         self._answer = answer
+        self._stream = stream
         self._events = self._run()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -225,8 +249,7 @@ class Relay:
             self._delivery.abandon(self._passage)
 
     async def _run(self) -> AsyncGenerator[bytes, None]:
-        passage, delivery = self._passage, self._delivery
-        stream = ResponseStream(self._admitted.call, delivery.stream_limits)
+        passage, delivery, stream = self._passage, self._delivery, self._stream
         try:
             async for chunk in self._answer.chunks():
                 ready = stream.feed(chunk)

@@ -16,6 +16,7 @@ from gateway.contract.envelope import fold
 from gateway.contract.passage import Call
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.strict_json import NotStrict, read_strictly
+from gateway.contract.subscription import SUBSCRIPTION_ID, same
 
 EXECUTED = "executed"
 TOOL_ERROR = "tool_error"
@@ -108,6 +109,8 @@ def _classify(call: Call, result: Any) -> str:
     # A server of an earlier version gives no resultType; clients must take that for "complete".
     kind = result.get("resultType", "complete")
     if kind == "complete":
+        if call.kind == "subscription":
+            _check_subscription(call, result)
         if call.method == "tools/call" and result.get("isError", False) is not False:
             if result["isError"] is not True:
                 raise _invalid("isError is not a boolean")
@@ -118,6 +121,13 @@ def _classify(call: Call, result: Any) -> str:
         return INPUT_REQUIRED
     # "task" is refused like any other: tasks/* is not served yet, so nobody could ever poll it.
     raise _invalid("a resultType that this request can't have")
+
+
+def _check_subscription(call: Call, result: Mapping[str, Any]) -> None:
+    """The result that ends a subscription names it, as every notification on its stream does."""
+    meta = result.get("_meta")
+    if type(meta) is not dict or not same(meta.get(SUBSCRIPTION_ID), call.envelope.id):
+        raise _invalid("a result without the subscription's id")
 
 
 def _check_input_required(call: Call, result: Mapping[str, Any]) -> None:

@@ -3,21 +3,35 @@
 What leaves is written anew, event by event, from what a WHATWG parser sees in the upstream's bytes: no line ending,
 field or byte order mark can make one parser see an event that another does not. Each event is one JSON-RPC message:
 notifications that belong to the call, then exactly one response, then nothing (requirements UPS-03, UPS-05, UPS-07).
+What subscriptions have of their own is in subscription.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from gateway.contract.guard import Guarded, guard_message
+import orjson
+
+from gateway.contract.guard import RPC_ERROR, Guarded, guard_message
 from gateway.contract.passage import Call
 from gateway.contract.refusals import Refused
 from gateway.contract.strict_json import NotStrict, read_strictly
+from gateway.contract.subscription import (
+    CANCELLED,
+    SUBSCRIBED,
+    SUBSCRIPTION_ID,
+    BrokenError,
+    Rewrite,
+    Subscription,
+    farewell,
+    refuse_variants,
+    same,
+)
 
 BOM = b"\xef\xbb\xbf"
-SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 _LINE_COST = 8
 """What a line of data weighs besides its bytes, so that a million empty lines are no small event."""
 
@@ -143,19 +157,29 @@ def encode_event(text: bytes, *, kind: bytes = b"", last_id: bytes | None = None
 class ResponseStream:
     """The answer stream of one call. `feed` it and relay what it returns, until `fault` or `final` is set.
 
+    `dropped` counts the notifications that are no fault of the stream but not the caller's either: kinds that only
+    subscriptions carry or that this one did not ask for, and progress that does not move on.
+
     `final` is the guarded response; it is not among what `feed` returns, as the caller may get another text of it:
     `encode_final`. `fault` says why the stream can't go on: then no response may be delivered but an error.
     """
 
-    __slots__ = ("_call", "_count", "_final_event", "_limits", "_parser", "_sent_id", "fault", "final")
+    __slots__ = (
+        "_call", "_count", "_final_event", "_limits", "_parser", "_progress", "_sent_id", "_subscription", "dropped",
+        "fault", "final",
+    )  # fmt: skip
 
-    def __init__(self, call: Call, limits: StreamLimits | None = None) -> None:
+    def __init__(self, call: Call, limits: StreamLimits | None = None, rewrite: Rewrite | None = None) -> None:
+        """`rewrite` is for a subscription's notifications: see subscription.py."""
         self._call = call
         self._limits = limits or StreamLimits()
         self._parser = EventParser(self._limits.event_bytes)
         self._count = 0
         self._sent_id = b""
+        self._progress = -math.inf
+        self._subscription = Subscription(call, rewrite) if call.kind == "subscription" else None
         self._final_event: Event | None = None
+        self.dropped = 0
         self.final: Guarded | None = None
         self.fault = ""
 
@@ -169,7 +193,7 @@ class ResponseStream:
                 self._take(found, ready)
         except TooLarge:
             self._break("an event is too large")
-        except _BrokenError as broken:
+        except BrokenError as broken:
             self._break(str(broken))
         return ready
 
@@ -185,37 +209,48 @@ class ResponseStream:
             raise ValueError("there is no response yet")
         return encode_event(text, kind=event.kind, last_id=self._changed_id(event))
 
+    def encode_farewell(self) -> bytes:
+        """The last event of a subscription that the gateway ends gracefully, whatever its server still has to say."""
+        return encode_event(farewell(self._call))
+
     def _break(self, why: str) -> None:
         self.fault = why
         self.final = None
 
     def _take(self, found: Event | Comment, ready: list[bytes]) -> None:
         self._count += 1
-        if self._count > self._limits.events and self._call.kind != "subscription":
-            raise _BrokenError("too many events")
+        if self._count > self._limits.events and self._subscription is None:
+            raise BrokenError("too many events")
         if isinstance(found, Comment):
             ready.append(b":" + found.text + b"\n\n")
             return
         if self.final is not None:
-            raise _BrokenError("an event after the response")
+            raise BrokenError("an event after the response")
+        text: bytes | None = found.data
         if found.data:
             try:
                 message = read_strictly(found.data)
             except NotStrict as why:
-                raise _BrokenError(f"an event that is not strict JSON: {why}") from None
+                raise BrokenError(f"an event that is not strict JSON: {why}") from None
             if type(message) is not dict or "method" not in message:
                 self._conclude(found, message)
                 return
-            self._check_notification(message)
-        ready.append(encode_event(found.data, kind=found.kind, last_id=self._changed_id(found)))
+            text = self._admit(found, message)
+        if text is None:
+            self.dropped += 1
+        else:
+            ready.append(encode_event(text, kind=found.kind, last_id=self._changed_id(found)))
 
     def _conclude(self, event: Event, message: Any) -> None:
         if not event.is_message:
-            raise _BrokenError("a response in an event that clients do not read")
+            raise BrokenError("a response in an event that clients do not read")
         try:
-            self.final = guard_message(self._call, message, event.data)
+            final = guard_message(self._call, message, event.data)
         except Refused as refused:
-            raise _BrokenError(refused.detail) from None
+            raise BrokenError(refused.detail) from None
+        if self._subscription is not None and final.outcome != RPC_ERROR:
+            self._subscription.check_end()
+        self.final = final
         self._final_event = event
 
     def _changed_id(self, event: Event) -> bytes | None:
@@ -224,32 +259,56 @@ class ResponseStream:
         self._sent_id = event.last_id
         return event.last_id
 
-    def _check_notification(self, message: dict[str, Any]) -> None:
-        """A notification that belongs to this call; requests are never relayed."""
-        if "id" in message:
-            raise _BrokenError("a request from the server")
+    def _admit(self, event: Event, message: dict[str, Any]) -> bytes | None:
+        """A message with a method -> the text to relay, or `None` for what the caller does not get."""
+        _check_notification(message)
+        if self._subscription is None:
+            return event.data if self._belongs(message) else None
+        if not event.is_message:
+            raise BrokenError("a subscription's notification in an event that clients do not read")
+        taken = self._subscription.take(message)
+        if taken is None or taken is message:
+            return None if taken is None else event.data
+        return orjson.dumps(taken)
+
+    def _belongs(self, message: dict[str, Any]) -> bool:
+        """Whether a notification is this call's; one of another call breaks the stream."""
         method, params = message["method"], message.get("params", {})
-        if not message.keys() <= _NOTIFICATION_MEMBERS or message.get("jsonrpc") != "2.0":
-            raise _BrokenError("not a JSON-RPC notification")
-        if type(method) is not str or "notifications/" not in method or type(params) is not dict:
-            raise _BrokenError("not a notification of the protocol or of an extension")
-        envelope = self._call.envelope
-        if method == "notifications/progress" and not _same(
-            params.get("progressToken"), envelope.meta.get("progressToken")
-        ):
-            raise _BrokenError("progress of another request")
-        if method == "notifications/cancelled" and not (
-            self._call.kind == "subscription" and _same(params.get("requestId"), envelope.id)
-        ):
-            raise _BrokenError("a cancellation that is not this subscription's")
+        if method == CANCELLED:
+            raise BrokenError("a cancellation on a stream that is no subscription")
         meta = params.get("_meta")
-        if type(meta) is dict and SUBSCRIPTION_ID in meta and not _same(meta[SUBSCRIPTION_ID], envelope.id):
-            raise _BrokenError("a notification of another subscription")
+        if type(meta) is dict:
+            refuse_variants(meta)
+            if SUBSCRIPTION_ID in meta:
+                raise BrokenError("a subscription's notification on the stream of a call")
+        if method == "notifications/progress":
+            return self._moves_on(params)
+        return method not in SUBSCRIBED
+
+    def _moves_on(self, params: dict[str, Any]) -> bool:
+        """Progress counts for the token that was asked for, and only upwards: a step back is not shown."""
+        if not same(params.get("progressToken"), self._call.envelope.meta.get("progressToken")):
+            raise BrokenError("progress of another request")
+        progress, total = params.get("progress"), params.get("total", 0)
+        if not (_is_number(progress) and _is_number(total)):
+            raise BrokenError("progress that is not a number")
+        if progress <= self._progress:
+            return False
+        self._progress = progress
+        return True
 
 
-class _BrokenError(Exception):
-    """The stream broke a rule; the text says which."""
+def _check_notification(message: dict[str, Any]) -> None:
+    """The form of a notification; requests are never relayed."""
+    if "id" in message:
+        raise BrokenError("a request from the server")
+    method, params = message["method"], message.get("params", {})
+    if not message.keys() <= _NOTIFICATION_MEMBERS or message.get("jsonrpc") != "2.0":
+        raise BrokenError("not a JSON-RPC notification")
+    if type(method) is not str or "notifications/" not in method or type(params) is not dict:
+        raise BrokenError("not a notification of the protocol or of an extension")
+    refuse_variants(params)
 
 
-def _same(found: Any, asked: Any) -> bool:
-    return found is not None and type(found) is type(asked) and bool(found == asked)
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) is int or (type(value) is float and math.isfinite(value))

@@ -11,44 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.contract.stream import Comment, Event, EventParser, ResponseStream, StreamLimits, TooLarge, encode_event
-from tests.support.upstream import a_call
-
-Triple = tuple[str, str, str]
-
-
-def _lines(text: str) -> list[str]:
-    lines = []
-    line = ""
-    for index, character in enumerate(text):
-        if character == "\n" and text[index - 1 : index] == "\r":
-            continue
-        if character in "\r\n":
-            lines.append(line)
-            line = ""
-        else:
-            line += character
-    return lines
-
-
-def whatwg(stream: bytes) -> list[Triple]:
-    """The specification's algorithm, written down as it stands there: (type, data, last event id) of each event."""
-    events: list[Triple] = []
-    data = kind = last_id = ""
-    for line in _lines(stream.decode("utf-8", "replace").removeprefix("\ufeff")):
-        if line == "":
-            if data != "":
-                events.append((kind or "message", data.removesuffix("\n"), last_id))
-            data = kind = ""
-        elif not line.startswith(":"):
-            field, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if field == "event":
-                kind = value
-            elif field == "data":
-                data += value + "\n"
-            elif field == "id" and "\0" not in value:
-                last_id = value
-    return events
+from tests.contract.sse import Triple, whatwg
+from tests.support.upstream import a_call, a_subscription
 
 
 def _triples(found: list[Event | Comment]) -> list[Triple]:
@@ -121,7 +85,11 @@ def test_many_small_events_do_not_add_up_to_a_large_one() -> None:
     assert sum(len(list(parser.feed(b": hi\ndata: 0123456789\n\n"))) for _ in range(100)) == 200
 
 
-PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "t", "progress": 1}}
+PROGRESS: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "method": "notifications/progress",
+    "params": {"progressToken": "t", "progress": 1},
+}
 RESULT = {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", "content": []}}
 META = {"progressToken": "t"}
 
@@ -188,6 +156,21 @@ BROKEN: dict[str, Any] = {
     "notification with array params": _sse({**PROGRESS, "params": []}),
     "method without id": _sse({"jsonrpc": "2.0", "method": "tools/call", "params": {}}),
     "progress of another": _sse({**PROGRESS, "params": {"progressToken": "u", "progress": 1}}),
+    "progress of nothing": _sse({**PROGRESS, "params": {"progress": 1}}),
+    "progress without a number": _sse({**PROGRESS, "params": {"progressToken": "t"}}),
+    "progress in words": _sse({**PROGRESS, "params": {"progressToken": "t", "progress": "NaN"}}),
+    "progress that is true": _sse({**PROGRESS, "params": {"progressToken": "t", "progress": True}}),
+    "progress that is not a number": _sse(PROGRESS).replace(b'progress":1', b'progress":NaN'),
+    "progress without end": _sse(PROGRESS).replace(b'progress":1', b'progress":1e999'),
+    "a total in words": _sse({**PROGRESS, "params": {"progressToken": "t", "progress": 1, "total": "x"}}),
+    "a variant of the token": _sse({**PROGRESS, "params": {**PROGRESS["params"], "ProgressToken": "u"}}),
+    "a subscription's": _sse(
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/message",
+            "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": 1}},
+        }
+    ),
     "progress token of other type": _sse({**PROGRESS, "params": {"progressToken": 1, "progress": 1}}),
     "cancelled": _sse({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}),
     "another subscription": _sse(
@@ -246,28 +229,58 @@ def test_a_result_that_the_call_may_not_have_is_a_fault() -> None:
     assert stream.final is None
 
 
-def test_a_subscription_may_be_cancelled_by_its_server() -> None:
-    """`notifications/cancelled` for the subscription's own id precedes its result (contract.md section 5)."""
-    stream = _stream(method="subscriptions/listen", kind="subscription")
-    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    assert len(stream.feed(_sse(cancelled))) == 1
-    stream.feed(_sse(RESULT))
-    assert stream.final is not None
-    foreign = _stream(method="subscriptions/listen", kind="subscription")
-    assert foreign.feed(_sse({**cancelled, "params": {"requestId": 2}})) == []
-    assert foreign.fault
-
-
 def test_the_number_of_events_is_bounded_but_for_subscriptions() -> None:
     """A million small events end a call's stream; a subscription has no total (UPS-07)."""
     limits = StreamLimits(events=50)
     call = ResponseStream(a_call(meta=META), limits)
-    assert len(call.feed(_sse(*[PROGRESS] * 50))) == 50
+    assert len(call.feed(_sse(*[_progress(number) for number in range(50)]))) == 50
     assert call.feed(b": one more\n\n") == []
     assert call.fault
-    listen = ResponseStream(a_call(meta=META, method="subscriptions/listen", kind="subscription"), limits)
-    assert len(listen.feed(_sse(*[PROGRESS] * 60))) == 60
+    listen = ResponseStream(a_subscription({"toolsListChanged": True}), limits)
+    meta = {"_meta": SUBSCRIPTION_META}
+    ack = {
+        "jsonrpc": "2.0",
+        "method": "notifications/subscriptions/acknowledged",
+        "params": {**meta, "notifications": {"toolsListChanged": True}},
+    }
+    changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": meta}
+    assert len(listen.feed(_sse(ack, *[changed] * 60))) == 61
     assert not listen.fault
+
+
+def _progress(progress: Any, **more: Any) -> dict[str, Any]:
+    return {**PROGRESS, "params": {"progressToken": "t", "progress": progress, **more}}
+
+
+def test_progress_only_moves_on() -> None:
+    """A step back, or none, is not shown; the call and its result are not lost for it."""
+    stream = _stream()
+    said = [_progress(number) for number in (-1, 0, 0.5, 0.5, 0.2, 1, 1.0, 7, 2**60, 3)]
+    relayed = stream.feed(_sse(*said, RESULT))
+    shown = [orjson.loads(data)["params"]["progress"] for _, data, _ in whatwg(b"".join(relayed))]
+    assert shown == [-1, 0, 0.5, 1, 7, 2**60]
+    assert stream.dropped == 4
+    assert stream.final is not None
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "notifications/subscriptions/acknowledged",
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/tasks",
+    ],
+)
+def test_what_belongs_to_subscriptions_does_not_travel_with_a_call(method: str) -> None:
+    """Who did not subscribe is told of no change, task or resource; the call's own result is not lost for it."""
+    stream = _stream()
+    notification = {"jsonrpc": "2.0", "method": method, "params": {"uri": "file:///a", "taskId": "t"}}
+    assert stream.feed(_sse(notification, RESULT)) == []
+    assert (stream.dropped, stream.fault) == (1, "")
+    assert stream.final is not None
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,16 @@ def a_call(
     return Call(envelope, kind, method, "add", {"a": 1}, dict(capabilities or {}))
 
 
+def a_subscription(
+    notifications: Mapping[str, Any], request_id: str | int = 1, *, meta: Mapping[str, Any] | None = None
+) -> Call:
+    """A `subscriptions/listen` as it looks after all checks of the request."""
+    params = {"notifications": dict(notifications), "_meta": dict(meta or {})}
+    message = {"jsonrpc": "2.0", "id": request_id, "method": "subscriptions/listen", "params": params}
+    envelope = parse_envelope(orjson.dumps(message))
+    return Call(envelope, "subscription", "subscriptions/listen", None, {"notifications": dict(notifications)}, {})
+
+
 def an_admitted(
     call: Call | None = None, *, headers: tuple[tuple[bytes, bytes], ...] = HEADERS, body: bytes | None = None
 ) -> Admitted:
