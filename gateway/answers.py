@@ -38,6 +38,7 @@ class Answers:
     seals: Seals
     definitions: Definitions = field(default_factory=Definitions)
     clock: Callable[[], float] = time.time
+    state_s: float = STATE_TTL_S
 
     async def fit(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         """The text for the caller. Raises `Refused` and what the policy raises; then nothing may be delivered."""
@@ -54,7 +55,7 @@ class Answers:
     def _seal_state(self, admitted: Admitted, guarded: Guarded) -> bytes:
         if admitted.use is not None:
             raise Refused(Refusal.UPSTREAM_INVALID, "an approved call was answered with input_required")
-        expires_at = self.clock() + STATE_TTL_S
+        expires_at = self.clock() + self.state_s
         sealed = self.seals.seal_state(
             guarded.request_state, admitted.identity, admitted.server, admitted.call, expires_at
         )

@@ -231,7 +231,7 @@ class House:
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         streams = StreamLimits(event_bytes=limits.result_bytes)
-        answers = Answers(counted, seals, definitions)
+        answers = Answers(counted, seals, definitions, state_s=settings.seals.state_s)
         delivery = Delivery(upstream, answers, desk, sink, self._redactor, telemetry, streams)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(

@@ -218,9 +218,10 @@ class AuditSettings(Group):
 
 
 class SealSettings(Group):
-    """Keys of everything that is sealed or kept encrypted."""
+    """Keys of everything that is sealed or kept encrypted. `state_s` is how long a sealed `requestState` lives."""
 
     keys_env: str = "OSTIARY_SEAL_KEYS"
+    state_s: Seconds = 3600.0
 
 
 class Limits(Group):
