@@ -179,10 +179,10 @@ class Ledger:
         return True
 
     async def move(self, filed: Filed, target: State, now: float) -> bool:
-        """From the state that was read to `target`, if nothing moved meanwhile; an approval also needs time left."""
+        """From the state that was read to `target`, if nothing moved meanwhile; a yes or a no also needs time left."""
         query = update(tickets).where(tickets.c.id == filed.ticket.id, tickets.c.version == filed.version)
         query = query.where(tickets.c.state == filed.ticket.state)
-        if target in (State.APPROVED, State.DENIED):
+        if target is not filed.ticket.state and target in (State.APPROVED, State.DENIED):
             query = query.where(tickets.c.expires_at > now)
         moved = await self.connection.execute(query.values(state=target, version=tickets.c.version + 1))
         return moved.rowcount == 1

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import unicodedata
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,18 @@ async def test_what_nobody_could_approve_is_refused_without_a_ticket(it: Bench, 
     assert it.journal.verbs == []
     with pytest.raises(Unapprovable):
         await it.desk.request(ALICE, effect(), terms, reasons=(), mask=())
+
+
+async def test_an_unknown_use_is_resolved_after_its_tickets_time_as_well(it: Bench) -> None:
+    """A ticket with a use left, its time over and not yet swept: its unknown use is still a person's to set aside."""
+    ticket_id = await it.approved(terms=replace(TERMS, uses=2))
+    use = await it.claimed()
+    await it.desk.sent(use)
+    await it.desk.finish(use, Run.UNKNOWN)
+    it.clock.now += TERMS.ttl_s + 1
+    shown = await it.desk.act("resolve", BOB, ticket_id, comment="the bank says it ran")
+    assert (shown["state"], shown["runs"][0]["resolved"]) == ("expired", True)
+    assert (await it.held()).why == "pending"
 
 
 @pytest.mark.parametrize("end", ["unknown", "lapsed", "crashed"])
