@@ -179,7 +179,7 @@ class Ledger:
         return True
 
     async def move(self, filed: Filed, target: State, now: float) -> bool:
-        """From the state that was read to `target`, if nothing moved meanwhile; a yes or a no also needs time left."""
+        """From the state that was read to `target`, if nothing moved meanwhile; a yes or a no needs time left."""
         query = update(tickets).where(tickets.c.id == filed.ticket.id, tickets.c.version == filed.version)
         query = query.where(tickets.c.state == filed.ticket.state)
         if target is not filed.ticket.state and target in (State.APPROVED, State.DENIED):
