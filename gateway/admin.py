@@ -49,6 +49,7 @@ GAUGES: Mapping[str, Shown] = {
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
     "replicas": Shown("Configured replicas.", max, "server"),
     "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
+    "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),
 }
 
 

@@ -49,6 +49,7 @@ from gateway.status import Status
 from gateway.telemetry import CountedPolicy, Telemetry
 from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
+from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
 from policies.embedded import EmbeddedPolicy
 from policies.verdict import PolicyUnavailable
@@ -181,7 +182,8 @@ class House:
         self._telemetry = Telemetry()
         self._policy: EmbeddedPolicy
         self._counted: CountedPolicy
-        self._upstream: HttpUpstream
+        self._http: HttpUpstream
+        self._upstream: LegacyUpstream
         self._caring: asyncio.Task[None]
         self._corridor: Corridor
         self._edge: Asgi
@@ -217,10 +219,10 @@ class House:
         self._tokens = tokens = self.make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)
-        self._upstream = upstream = HttpUpstream(
-            plan.targets,
-            UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes),
-        )
+        bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
+        self._http = HttpUpstream(plan.targets, bounds)
+        past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
+        self._upstream = upstream = LegacyUpstream(self._http, past, bounds)
         opened.push_async_callback(upstream.close)
         definitions = Definitions(
             {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in settings.servers.items()}
@@ -330,11 +332,11 @@ class House:
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
-        self._telemetry.carry_over(sink, self._counted)
+        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions)
         looked_after = not self._caring.done()  # leases that nobody extends end calls that run as `unknown`
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
-        replicas = self._upstream.replicas()
+        replicas = self._http.replicas()
         return Status(
             ready=not missing,
             missing=missing,
@@ -349,6 +351,7 @@ class House:
                 "keys_age_seconds": tokens.key_ages(),
                 "replicas": {name: found for name, (found, _) in replicas.items()},
                 "replicas_unreachable": {name: lost for name, (_, lost) in replicas.items()},
+                "upstream_sessions": self._upstream.sessions.counts(),
             },
         )
 

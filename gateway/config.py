@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.contract.resources import check_prefix
@@ -89,6 +90,13 @@ def _endpoint_path(path: str) -> str:
     return path
 
 
+def _as_written(value: Any) -> Any:
+    """A bare `2025-06-18` is a date to YAML, and a bare `off` is false: both mean what is written."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return "off" if value is False else value
+
+
 SecureUrl = Annotated[str, AfterValidator(_https_or_loopback)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
@@ -98,6 +106,7 @@ EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Literal["declared", "strict", "off"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
+PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 
 
@@ -184,6 +193,7 @@ class ServerSettings(Group):
     arguments: Arguments = "declared"
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
     resources: ResourceSettings = ResourceSettings()
+    legacy_servers: PastVersion = "off"
 
 
 class PolicySettings(Group):

@@ -54,6 +54,13 @@ class AuditFigures(Protocol):
         ...
 
 
+class SessionFigures(Protocol):
+    """What the sessions at servers of earlier revisions count by themselves."""
+
+    opened: int
+    lost: int
+
+
 class CountedPolicy:
     """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
 
@@ -116,6 +123,11 @@ class Telemetry:
             (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
             (counter("audit_refusals_folded", "Refusals that share a record with others."), "folded"),
             (counter("log_lines_lost", "Log lines that nobody took."), "lines"),
+            (counter("upstream_sessions_opened", "Sessions opened at servers of earlier revisions."), "opened"),
+            (
+                counter("upstream_sessions_lost", "Sessions that such a server did not know any more."),
+                "sessions_lost",
+            ),
         )
         self._seen = dict.fromkeys((name for _, name in self._carried), 0.0)
         self._children: dict[tuple[str, str, str, str], Any] = {}
@@ -147,7 +159,7 @@ class Telemetry:
         """A ticket or one of its uses made a move."""
         self._moved.get(transition.verb, self._moved[OTHER]).inc()
 
-    def carry_over(self, audit: AuditFigures, policy: CountedPolicy) -> None:
+    def carry_over(self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures) -> None:
         """Bring the counters up to what the rooms counted by themselves since they were opened."""
         now = {
             "policy_seconds": policy.seconds,
@@ -156,6 +168,8 @@ class Telemetry:
             "lost": audit.lost,
             "folded": audit.folded,
             "lines": self._lines.lost,
+            "opened": sessions.opened,
+            "sessions_lost": sessions.lost,
         }
         for counter, name in self._carried:
             if (more := now[name] - self._seen[name]) > 0:

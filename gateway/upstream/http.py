@@ -12,7 +12,7 @@ import itertools
 import re
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -41,7 +41,7 @@ NEVER_FORWARDED = frozenset(
 Fields = tuple[tuple[bytes, bytes], ...]
 
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*\r\n")
-_CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
+CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
 _SMALL = 1024
 """Bytes of header values up to which their lines are kept for the next call of the same kind."""
 _FOR_EVER_S = 10 * 365 * 86400.0
@@ -89,13 +89,13 @@ class HttpUpstream:
         quiet_s = _FOR_EVER_S if call.kind == "subscription" else self._limits.quiet_s
         exchange = await self._exchange(
             admitted.server.name,
-            _request_tail(admitted.headers, admitted.body),
+            request_tail(admitted.headers, admitted.body),
             notification=call.envelope.id is None,
             quiet_s=quiet_s,
         )
         if exchange.status in (200, 202):
             return exchange
-        return await _read_error(exchange, call)
+        return await read_error(exchange, call)
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
@@ -108,53 +108,77 @@ class HttpUpstream:
         ]
         if call.name is not None:
             headers.append((b"mcp-name", encode_value(call.name)))
+        sending = self._exchange(server.name, request_tail(tuple(headers), body))
+        return result_of(call, *await self.ask(call, sending, self._limits.inquire_s))
+
+    async def ask(
+        self, call: Call, sending: Coroutine[Any, Any, Exchange], within_s: float
+    ) -> tuple[Exchange, Guarded]:
+        """Send a question of the house -> the exchange, over, and the whole answer: a result or a JSON-RPC error.
+
+        Raises `UpstreamFault` subclasses; `status` is then that of an answer that was none.
+        """
         exchange: Exchange | None = None
         try:
-            async with asyncio.timeout(self._limits.inquire_s):
-                exchange = await self._exchange(server.name, _request_tail(tuple(headers), body))
-                guarded = await self._read_whole(exchange, call)
+            async with asyncio.timeout(within_s):
+                exchange = await sending
+                return exchange, await self._read_whole(exchange, call)
         except TimeoutError:
-            raise UpstreamTimeout(f"{method}: no whole answer in time", sent=True) from None
+            raise UpstreamTimeout(f"{call.method}: no whole answer in time", sent=True) from None
         except Refused as refused:
-            replica = exchange.replica if exchange is not None else ""
-            raise UpstreamInvalid(f"{method}: {refused.detail}", sent=True, replica=replica) from None
+            replica, status = (exchange.replica, exchange.status) if exchange is not None else ("", 0)
+            raise UpstreamInvalid(
+                f"{call.method}: {refused.detail}", sent=True, replica=replica, status=status
+            ) from None
         finally:
             if exchange is not None:
                 exchange.abort()
-        if guarded.outcome != EXECUTED:
-            raise UpstreamInvalid(
-                f"{method}: {guarded.outcome} {guarded.code or ''}".rstrip(), sent=True, replica=exchange.replica
-            )
-        return guarded.result
 
     async def close(self) -> None:
         """Close every connection at once; what still runs ends with a fault."""
         for ring in self._rings.values():
             ring.close()
 
-    async def _exchange(
-        self, server: str, tail: bytes, *, notification: bool = False, quiet_s: float = 0.0
-    ) -> Exchange:
-        """Send one request to one replica and wait for an accepted head."""
+    def replicas_of(self, server: str) -> list[Replica]:
+        """Whom to try for the next request, in order. Raises `UpstreamUnreachable` for a server that is not known."""
         ring = self._rings.get(server)
         if ring is None:
             raise UpstreamUnreachable("no such server is configured", sent=False)
-        now = asyncio.get_running_loop().time()
+        return ring.order(asyncio.get_running_loop().time())
+
+    async def send(
+        self,
+        replica: Replica,
+        tail: bytes,
+        *,
+        verb: bytes = b"POST",
+        notification: bool = False,
+        quiet_s: float = 0.0,
+    ) -> Exchange:
+        """Send one request to this replica, and wait for an accepted head. Raises `UpstreamFault` subclasses."""
+        connection = replica.take()
+        if connection is None:
+            replica.attempt(asyncio.get_running_loop().time())
+            connection = await replica.connect()
+        head = replica.prefix if verb == b"POST" else verb + replica.prefix[len(b"POST") :]
+        exchange = connection.ask(
+            head + tail, replica.address.url, self._limits, notification=notification, quiet_s=quiet_s
+        )
+        await exchange.head()
+        return exchange
+
+    async def _exchange(
+        self, server: str, tail: bytes, *, notification: bool = False, quiet_s: float = 0.0
+    ) -> Exchange:
+        """Send one request to the first replica that takes it; another is tried only while not one byte was sent."""
         fault = UpstreamUnreachable("no replica is configured", sent=False)
-        for replica in ring.order(now):
-            connection = replica.take()
-            if connection is None:
-                replica.attempt(now)
-                try:
-                    connection = await replica.connect()
-                except UpstreamUnreachable as refused:
-                    fault = refused
-                    continue
-            exchange = connection.ask(
-                replica.prefix + tail, replica.address.url, self._limits, notification=notification, quiet_s=quiet_s
-            )
-            await exchange.head()
-            return exchange
+        for replica in self.replicas_of(server):
+            try:
+                return await self.send(replica, tail, notification=notification, quiet_s=quiet_s)
+            except UpstreamUnreachable as refused:
+                if refused.sent:
+                    raise
+                fault = refused
         raise fault
 
     async def _read_whole(self, exchange: Exchange, call: Call) -> Guarded:
@@ -178,7 +202,7 @@ class HttpUpstream:
         meta = {
             VERSION_KEY: PROTOCOL_VERSION,
             CAPABILITIES_KEY: {},
-            "io.modelcontextprotocol/clientInfo": _CLIENT_INFO,
+            "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
         }
         request_id = f"ostiary-{self._nonce}-{next(self._numbers)}"
         message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**params, "_meta": meta}}
@@ -187,15 +211,26 @@ class HttpUpstream:
         return Call(parse_envelope(body), "inquiry", method, name, params, {}), body
 
 
-async def _read_error(exchange: Exchange, call: Call) -> Whole:
+def result_of(call: Call, exchange: Exchange, guarded: Guarded) -> Mapping[str, Any]:
+    """The result of a question of the house. Raises `UpstreamInvalid` for any other answer to it."""
+    if guarded.outcome != EXECUTED:
+        detail = f"{call.method}: {guarded.outcome} {guarded.code or ''}".rstrip()
+        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica)
+    return guarded.result
+
+
+async def read_error(exchange: Exchange, call: Call) -> Whole:
+    """The answer whose status says that it is an error. Raises `UpstreamInvalid` where its body is no JSON-RPC error
+    with the call's id."""
     body = b"".join([piece async for piece in exchange.chunks()])
     status, replica = exchange.status, exchange.replica
     if call.envelope.id is None:
-        raise UpstreamInvalid(f"status {status} to a notification", sent=True, replica=replica)
+        raise UpstreamInvalid(f"status {status} to a notification", sent=True, replica=replica, status=status)
     try:
         guarded = guard_answer(call, body)
     except Refused as refused:
-        raise UpstreamInvalid(f"status {status}: {refused.detail}", sent=True, replica=replica) from None
+        detail = f"status {status}: {refused.detail}"
+        raise UpstreamInvalid(detail, sent=True, replica=replica, status=status) from None
     if guarded.outcome != RPC_ERROR:
         raise UpstreamInvalid(f"status {status} with a result", sent=True, replica=replica)
     return Whole(status, replica, body)
@@ -218,11 +253,11 @@ def _prefix(address: ReplicaAddress, target: UpstreamTarget) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
 
-def _request_tail(headers: Fields, body: bytes) -> bytes:
-    """The rest of a request: the admitted fields and the body."""
+def request_tail(headers: Fields, body: bytes, own: bytes = b"") -> bytes:
+    """The rest of a request: the admitted fields, the house's `own` lines (checked, each with its end), the body."""
     small = sum([len(value) for _, value in headers]) <= _SMALL
     fields = _few_fields(headers) if small else _write_fields(headers)
-    return b"%bcontent-length: %d\r\n\r\n%b" % (fields, len(body), body)
+    return b"%b%bcontent-length: %d\r\n\r\n%b" % (fields, own, len(body), body)
 
 
 def _write_fields(headers: Fields) -> bytes:

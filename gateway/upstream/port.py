@@ -11,14 +11,16 @@ from gateway.contract.passage import Admitted, Server
 class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, told apart by its subclasses
     """The server behind gave no acceptable answer.
 
-    `sent` is False only if provably not one byte of the request left.
+    `sent` is False only if provably not one byte of the request left. `status` is that of the answer that is none, 0
+    where no status came.
     """
 
-    def __init__(self, detail: str, *, sent: bool, replica: str = "") -> None:
+    def __init__(self, detail: str, *, sent: bool, replica: str = "", status: int = 0) -> None:
         super().__init__(detail)
         self.detail = detail
         self.sent = sent
         self.replica = replica
+        self.status = status
 
 
 class UpstreamUnreachable(UpstreamFault):

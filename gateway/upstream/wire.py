@@ -88,7 +88,7 @@ class Exchange:
         try:
             kind = accept_head(status, self._parser.get_http_version(), headers, notification=self._notification)
         except HeadRefused as refused:
-            self._refuse(str(refused))
+            self._refuse(str(refused), status)
             return
         self._total = 0
         self.status = status
@@ -173,9 +173,9 @@ class Exchange:
         self._end()
         self._wake()
 
-    def _refuse(self, detail: str) -> None:
+    def _refuse(self, detail: str, status: int = 0) -> None:
         if self._fault is None and not self.complete:
-            self._fault = UpstreamInvalid(detail, sent=True, replica=self.replica)
+            self._fault = UpstreamInvalid(detail, sent=True, replica=self.replica, status=status)
             self._pieces.clear()
 
     def _expire(self) -> None:
@@ -224,6 +224,10 @@ class Exchange:
             raise
         if self._fault is not None:
             raise self._fault
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of a field of the accepted head (`name` in lower case). None of them travels on."""
+        return [value.strip(b" \t") for key, value in self._headers if key.lower() == name]
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         """The body as it comes. Leaving early aborts the request."""

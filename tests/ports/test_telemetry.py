@@ -94,7 +94,7 @@ async def test_policy_failures_are_counted_apart() -> None:
         await policy.judge(b"{}")
     assert value(registry, "policy_evaluations_total") == 2
     assert value(registry, "policy_failures_total") == 1
-    telemetry.carry_over(Sink(), policy)
+    telemetry.carry_over(Sink(), policy, Visits())
     assert value(registry, "policy_seconds_total") == pytest.approx(policy.seconds)
 
 
@@ -104,20 +104,28 @@ class Sink:
     commits, failures, lost, folded = 10, 3, 2, 1
 
 
+class Visits:
+    """The figures of sessions at old servers."""
+
+    opened, lost = 7, 4
+
+
 async def test_what_rooms_count_themselves_is_carried_over_once() -> None:
     """Looking often adds nothing; only what is new since the last look is added."""
     registry = CollectorRegistry()
-    telemetry, sink = Telemetry(registry), Sink()
+    telemetry, sink, visits = Telemetry(registry), Sink(), Visits()
     policy = CountedPolicy(Oracle(), telemetry)
     for _ in range(3):
-        telemetry.carry_over(sink, policy)
+        telemetry.carry_over(sink, policy, visits)
     assert value(registry, "audit_commits_total") == 10
     sink.commits = 12
-    telemetry.carry_over(sink, policy)
+    telemetry.carry_over(sink, policy, visits)
     assert value(registry, "audit_commits_total") == 12
     assert value(registry, "audit_failures_total") == 3
     assert value(registry, "audit_records_lost_total") == 2
     assert value(registry, "audit_refusals_folded_total") == 1
+    assert value(registry, "upstream_sessions_opened_total") == 7
+    assert value(registry, "upstream_sessions_lost_total") == 4
 
 
 COUNT_ONCE = """

@@ -1,0 +1,229 @@
+"""Servers of earlier revisions behind the same port: the house initializes, keeps the session, and translates.
+
+A call is sent once. Where losing the session could make it necessary to send it again, the session is asked first
+(`ping`) whether it is still there; only a list, which changes nothing, may be asked for twice. Everything else is
+`HttpUpstream`'s: where requests go, what is an accepted head, every limit (docs/upstream.md, "Old servers").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from gateway.contract.guard import guard_answer
+from gateway.contract.passage import Admitted, Call, Identity, Server
+from gateway.contract.past import (
+    LISTS,
+    PastStream,
+    call_of_the_past,
+    headers_of_the_past,
+    is_known_to_the_past,
+    own_answer,
+    present_answer,
+)
+from gateway.contract.refusals import Refused
+from gateway.contract.stream import StreamLimits, TooLarge
+from gateway.upstream.http import HttpUpstream, Whole, read_error, request_tail, result_of
+from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.sessions import Session, SessionLimits, Sessions, Who
+from gateway.upstream.target import UpstreamLimits
+from gateway.upstream.wire import Exchange
+
+LOST = frozenset({400, 404})
+"""What a server answers to a session that it does not know: 404 as the revisions say, 400 as many do."""
+
+HOUSE: Who = ()
+
+Asked = tuple[Call, Call]
+"""The caller's call, and the same as it was sent."""
+
+
+class PastAnswer:
+    """An old server's answer, as one of this revision (`gateway.upstream.port.Answer`)."""
+
+    def __init__(
+        self, sessions: Sessions, session: Session, exchange: Exchange, asked: Asked, limits: StreamLimits
+    ) -> None:
+        self._sessions = sessions
+        self._session: Session | None = session
+        self._exchange = exchange
+        self._call, self._asked = asked
+        self._stream = PastStream(*asked, limits)
+        self._answered = self._asked.envelope.id is None
+        self.status, self.streaming, self.replica = exchange.status, exchange.streaming, exchange.replica
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """See the port."""
+        try:
+            if not self.streaming:
+                body = b"".join([piece async for piece in self._exchange.chunks()])
+                text = body if self._answered else present_answer(self._call, guard_answer(self._asked, body))
+                self._answered = True
+                yield text
+                return
+            async for piece in self._exchange.chunks():
+                told = self._stream.feed(piece)
+                self._answered = self._stream.answered
+                if told:
+                    yield told
+        except TooLarge:
+            raise UpstreamInvalid("an event is too large", sent=True, replica=self.replica) from None
+        except Refused as refused:
+            raise UpstreamInvalid(refused.detail, sent=True, replica=self.replica) from None
+
+    def release(self) -> None:
+        """See the port."""
+        self._exchange.release()
+        self._leave()
+
+    async def close(self) -> None:
+        """See the port. A call that was not answered is called off."""
+        await self._exchange.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._sessions.leave(session)
+            if not self._answered:
+                self._sessions.call_off(session, str(self._asked.envelope.id))
+
+
+class LegacyUpstream:
+    """All fronted servers, those of earlier revisions among them (`gateway.upstream.port.Upstream`).
+
+    `versions`: server -> the revision that it is offered; all others are the plain upstream's business.
+    """
+
+    def __init__(
+        self,
+        http: HttpUpstream,
+        versions: Mapping[str, str],
+        limits: UpstreamLimits | None = None,
+        session_limits: SessionLimits | None = None,
+    ) -> None:
+        self._http = http
+        self._versions = versions
+        self._limits = limits or UpstreamLimits()
+        self._stream_limits = StreamLimits(event_bytes=self._limits.result_bytes)
+        self.sessions = Sessions(http, versions, session_limits)
+
+    async def forward(self, admitted: Admitted) -> Answer:
+        """See the port. What no earlier revision knows is answered here."""
+        call, server = admitted.call, admitted.server.name
+        if server not in self._versions:
+            return await self._http.forward(admitted)
+        if call.method == "server/discover":
+            session = await self._enter(server, HOUSE, proven=True)
+            self.sessions.leave(session)
+            return Whole(200, session.key[1], own_answer(call, self.sessions.welcome_of(session).discovery))
+        if not is_known_to_the_past(call):
+            return Whole(404, "", own_answer(call, None))
+        if call.request_state is not None or call.input_responses is not None:
+            raise UpstreamInvalid("an answer to what this server can't have asked", sent=False)
+        again = call.method in LISTS
+        session = await self._enter(server, _principal(admitted.identity), proven=not again)
+        try:
+            return await self._send(session, admitted)
+        except UpstreamFault as fault:
+            if not self._is_lost(session, fault) or not again:
+                raise
+        renewed, _ = await self.sessions.enter(server, session.replica, session.key[2])
+        return await self._send(renewed, admitted)
+
+    async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See the port. `server/discover` is what the server said to `initialize`."""
+        if server.name not in self._versions:
+            return await self._http.inquire(server, method, params)
+        again = method in LISTS
+        session = await self._enter(server.name, HOUSE, proven=not again)
+        if method == "server/discover":
+            self.sessions.leave(session)
+            return self.sessions.welcome_of(session).discovery
+        try:
+            return await self._ask(session, method, params)
+        except UpstreamFault as fault:
+            if not self._is_lost(session, fault) or not again:
+                raise
+        renewed, _ = await self.sessions.enter(server.name, session.replica, HOUSE)
+        return await self._ask(renewed, method, params)
+
+    async def close(self) -> None:
+        """End the sessions, then close every connection."""
+        await self.sessions.close()
+        await self._http.close()
+
+    async def _enter(self, server: str, who: Who, *, proven: bool) -> Session:
+        """A session at the first replica that has one; if `proven`, one that was there a moment ago.
+
+        Raises `UpstreamFault` subclasses; nothing of the call was sent.
+        """
+        fault: UpstreamFault = UpstreamUnreachable("no replica is configured", sent=False)
+        for replica in self._http.replicas_of(server):
+            try:
+                session, fresh = await self.sessions.enter(server, replica, who)
+                return await self._prove(session) if proven and session.id and not fresh else session
+            except UpstreamFault as refused:
+                fault = refused
+        raise fault
+
+    async def _prove(self, session: Session) -> Session:
+        """The session if its server still knows it, else a new one in its place. Raises with `sent` false."""
+        call = self.sessions.question("ping", {})
+        try:
+            await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.answer_s)
+        except UpstreamFault as fault:
+            self.sessions.leave(session)
+            if not self._is_lost(session, fault):
+                raise type(fault)(f"session: {fault.detail}", sent=False, replica=fault.replica) from fault
+        except asyncio.CancelledError:
+            self.sessions.leave(session)
+            raise
+        else:
+            return session
+        server, _, who = session.key
+        return (await self.sessions.enter(server, session.replica, who))[0]
+
+    def _is_lost(self, session: Session, fault: UpstreamFault) -> bool:
+        """Whether the server does not know the session any more; then nobody enters it again."""
+        if fault.status not in LOST or not session.id:
+            return False
+        self.sessions.lose(session)
+        return True
+
+    async def _send(self, session: Session, admitted: Admitted) -> Answer:
+        """Send the call in a session that was entered; it is left when the answer is over."""
+        call, notification = admitted.call, admitted.call.envelope.id is None
+        request_id = self.sessions.new_id()
+        asked = call_of_the_past(admitted, request_id)
+        tail = request_tail(headers_of_the_past(admitted.headers), asked.envelope.raw, session.lines)
+        answer: PastAnswer | None = None
+        try:
+            exchange = await self._http.send(
+                session.replica, tail, notification=notification, quiet_s=self._limits.quiet_s
+            )
+            if exchange.status in (200, 202):
+                answer = PastAnswer(self.sessions, session, exchange, (call, asked), self._stream_limits)
+                return answer
+            error = await read_error(exchange, asked)
+            return Whole(error.status, error.replica, present_answer(call, guard_answer(asked, error.body)))
+        except (asyncio.CancelledError, UpstreamTimeout):
+            if not notification:
+                self.sessions.call_off(session, request_id)
+            raise
+        finally:
+            if answer is None:
+                self.sessions.leave(session)
+
+    async def _ask(self, session: Session, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        call = self.sessions.question(method, params)
+        try:
+            found = await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.inquire_s)
+        finally:
+            self.sessions.leave(session)
+        return result_of(call, *found)
+
+
+def _principal(identity: Identity) -> Who:
+    return identity.issuer, identity.subject, identity.tenant, identity.client_id
