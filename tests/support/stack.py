@@ -64,9 +64,13 @@ def write_config(
     port: int,
     admin_port: int,
     data: Mapping[str, Any] = DATA,
+    settings: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A configuration file for `servers` (name -> replicas) under `folder`; `changes` replace whole sections."""
+    """A configuration file for `servers` (name -> replicas) under `folder`.
+
+    `settings` are more settings of every server, `changes` replace whole sections.
+    """
     issuer.write(folder / "jwks.json")
     write_bundle(folder, dict.fromkeys(servers, data))
     document = {
@@ -75,7 +79,13 @@ def write_config(
         "admin": {"port": admin_port},
         "identity": {"issuers": [{"issuer": issuer.name, "jwks_file": "jwks.json", "algorithms": ["ES256"]}]},
         "servers": {
-            name: {"path": f"/{name}/mcp", "replicas": list(replicas), "scopes": ["mcp:use"], "environment": "test"}
+            name: {
+                "path": f"/{name}/mcp",
+                "replicas": list(replicas),
+                "scopes": ["mcp:use"],
+                "environment": "test",
+                **(settings or {}),
+            }
             for name, replicas in servers.items()
         },
         "policy": {"path": "bundle"},
@@ -129,6 +139,7 @@ class Stack:
     workers: int = 1
     data: Mapping[str, Any] = field(default_factory=lambda: DATA)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     issuer: Issuer = field(default_factory=lambda: Issuer(ISSUER))
     port: int = field(default_factory=free_port)
     admin_port: int = field(default_factory=free_port)
@@ -179,6 +190,7 @@ class Stack:
             port=self.port,
             admin_port=self.admin_port,
             data=self.data,
+            settings=self.settings,
             **self.changes,
         )
 

@@ -1,0 +1,93 @@
+"""The official conformance suite: directly, and through the gateway. docs/conformance.md says what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import stage, suite
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+WHOLLY = ("http-header-validation", "http-custom-header-server-validation")
+"""What the gateway itself answers for: these pass completely, whatever the server does."""
+
+DIRECTLY = {
+    "2026-07-28": {
+        ("http-header-validation", "ServerAcceptsWhitespaceHeaderValue"): (
+            "the HTTP parser under the server's SDK keeps white space at a value's end"
+        ),
+    },
+}
+"""What fails without a gateway, and why: revision -> scenario and check -> reason."""
+
+
+async def compare(revision: str, folder: Path) -> tuple[suite.Verdicts, suite.Verdicts]:
+    """Both runs of a revision's list: direct, and through the gateway."""
+    async with stage.fixture_server(folder) as replicas:
+        direct = await suite.run(replicas[0], revision, folder / "direct")
+        house = await stage.gateway(folder, replicas)
+        async with stage.shimmed(house) as endpoint:
+            through = await suite.run(endpoint, revision, folder / "through")
+        served = {record["replica"] for record in house.records() if record.get("replica")}
+    assert len(served) == 2, f"only {served} served"
+    return direct, through
+
+
+async def test_nothing_that_passes_directly_fails_through_the_gateway(tmp_path: Path) -> None:
+    """Scenario by scenario and check by check: what the server does by itself, it does behind the gateway."""
+    suite.node()
+    direct, through = await compare("2026-07-28", tmp_path)
+    for verdicts in (direct, through):
+        assert {key[0] for key in verdicts} == suite.scenarios("2026-07-28")
+    assert sum(verdict.status == "SUCCESS" for verdict in direct.values()) > 190, (
+        "the suite looked at less than it did"
+    )
+    assert suite.failing(direct) == DIRECTLY["2026-07-28"].keys(), "what fails directly is not what is listed"
+
+    # Until the gateway serves the tasks extension, its scenarios are no part of the comparison.
+    extensions = suite.extensions("2026-07-28")
+    lost = [key for key in suite.lost(direct, through) if key[0] not in extensions]
+    assert not lost, suite.told(through, lost)
+    headers = [key for key, verdict in through.items() if key[0] in WHOLLY and verdict.status != "SUCCESS"]
+    assert not headers, suite.told(through, headers)
+
+
+def test_the_page_tells_what_fails_directly_and_why() -> None:
+    """Nobody has to read a test to know what the suite found."""
+    page = PAGE.read_text()
+    for revision, failures in DIRECTLY.items():
+        for (scenario, check), why in failures.items():
+            assert f"| {revision} | `{scenario}` | `{check}` | {why} |" in page
+
+
+PASS, FAIL, WARN = suite.Verdict("SUCCESS", ""), suite.Verdict("FAILURE", "x"), suite.Verdict("WARNING", "x")
+A, B = ("scenario", "a", "A", 0), ("scenario", "b", "B", 0)
+
+
+@pytest.mark.parametrize(
+    ("direct", "through", "lost"),
+    [
+        ({A: PASS, B: FAIL}, {A: PASS, B: PASS}, []),
+        ({A: PASS, B: FAIL}, {A: PASS, B: FAIL}, []),
+        ({A: PASS, B: PASS}, {A: PASS, B: FAIL}, [B]),
+        ({A: PASS, B: PASS}, {A: PASS, B: WARN}, [B]),
+        ({A: PASS, B: PASS}, {A: PASS}, [B]),
+        ({A: PASS}, {A: PASS, B: FAIL}, [B]),
+    ],
+)
+def test_the_comparison_finds_what_is_lost(direct: suite.Verdicts, through: suite.Verdicts, lost: list[Any]) -> None:
+    """A check is lost that turns worse, is not made any more, or fails through the gateway alone."""
+    assert suite.lost(direct, through) == lost
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_in_ci_a_suite_that_is_not_there_is_a_failure(
+    ci: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a user's machine the reason says what to do; in CI nothing is passed over."""
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(suite, "PACKAGE", tmp_path / "nothing")
+    with pytest.raises(outcome, match="npm ci --prefix tests/conformance"):
+        suite.node()
