@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.contract.admission import policy_input
 from gateway.contract.guard import INPUT_REQUIRED, Guarded
@@ -24,10 +25,25 @@ from gateway.contract.listing import (
 )
 from gateway.contract.passage import Admitted, Passage
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
 from gateway.definitions import Definitions
+from gateway.prompts import Prompts
 from gateway.seals import STATE_TTL_S, Seals
 from policies.port import Policy
 from policies.verdict import Effect
+
+
+async def keep_within_reach(admitted: Admitted) -> Rewrite | None:
+    """A subscription hears of no resource outside its server's prefixes (a `contract.subscription.Rewriter`)."""
+    reach = admitted.server.reach
+
+    def rewrite(message: dict[str, Any]) -> dict[str, Any] | None:
+        if reach is None or message["method"] != RESOURCE_UPDATED:
+            return message
+        uri = message.get("params", {}).get("uri")
+        return message if isinstance(uri, str) and reach.admits(uri) else None
+
+    return rewrite if reach is not None else None
 
 
 @dataclass(slots=True)
@@ -37,6 +53,7 @@ class Answers:
     policy: Policy
     seals: Seals
     definitions: Definitions = field(default_factory=Definitions)
+    prompts: Prompts = field(default_factory=Prompts)
     clock: Callable[[], float] = time.time
     state_s: float = STATE_TTL_S
 
@@ -66,7 +83,9 @@ class Answers:
         candidates = candidates_of(call.method, guarded.result)
         # What can't be called, or is out of reach, is not shown.
         left_out = out_of_reach(server.reach, call.method, candidates)
-        if call.method == "tools/list":
+        if call.method == "prompts/list":
+            left_out = self.prompts.left_out(server.name, guarded.result["prompts"])
+        elif call.method == "tools/list":
             left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
         if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]

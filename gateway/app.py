@@ -20,7 +20,7 @@ import uvicorn
 from approvals.desk import Desk, StoreUnavailable
 from approvals.store import Store
 from approvals.ticket import Transition
-from gateway.answers import Answers
+from gateway.answers import Answers, keep_within_reach
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
@@ -42,6 +42,7 @@ from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
+from gateway.prompts import Prompts
 from gateway.reception import Reception
 from gateway.sealing import derive_keys, read_keys
 from gateway.seals import Seals
@@ -227,14 +228,16 @@ class House:
         definitions = Definitions(
             {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in settings.servers.items()}
         )
-        catalog = Catalog(upstream, definitions=definitions)
+        prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
+        catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
         telemetry, seals = self._telemetry, Seals(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         streams = StreamLimits(event_bytes=limits.result_bytes)
-        answers = Answers(counted, seals, definitions, state_s=settings.seals.state_s)
-        delivery = Delivery(upstream, answers, desk, sink, self._redactor, telemetry, streams)
+        answers = Answers(counted, seals, definitions, prompts, state_s=settings.seals.state_s)
+        rewriters = (keep_within_reach,)
+        delivery = Delivery(upstream, answers, desk, sink, self._redactor, telemetry, streams, rewriters)
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,

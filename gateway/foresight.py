@@ -101,6 +101,7 @@ class Foresight:
                 raise
             # Here a person asks, no model calls: what a call would be told as its result is an error.
             raise Refused(Refusal.PARAMS_INVALID, refused.detail, message=refused.message) from None
+        await self._corridor.catalog.hold(server, call)
         if verdict.effect is not Effect.APPROVE:
             raise Unapprovable("this call needs no approval")
         wanted = verdict.approval or ApprovalTerms()

@@ -91,6 +91,7 @@ class Corridor:
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
         check_call(call, tool)
+        await self.catalog.hold(server, call)
         if call.request_state is not None:
             state = self.seals.open_state(call.request_state, identity, server, call, self.clock())
             passage.opened_state = OpenedState(state)

@@ -79,6 +79,11 @@ def unknown(names: Sequence[str]) -> str:
     return _line((), f"has unknown members: {_names(names)}")
 
 
+def mistyped(path: Sequence[str | int], kind: str) -> str:
+    """The line for a member of `arguments` that is of another type."""
+    return _line(path, f"must be of type {kind}")
+
+
 def _line(path: Sequence[str | int], rule: str) -> str:
     line = f"{_place(path)}: {rule}."
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "\u2026"

@@ -215,7 +215,7 @@ def result_of(call: Call, exchange: Exchange, guarded: Guarded) -> Mapping[str, 
     """The result of a question of the house. Raises `UpstreamInvalid` for any other answer to it."""
     if guarded.outcome != EXECUTED:
         detail = f"{call.method}: {guarded.outcome} {guarded.code or ''}".rstrip()
-        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica)
+        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica, code=guarded.code)
     return guarded.result
 
 

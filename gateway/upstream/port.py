@@ -12,11 +12,12 @@ class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, to
     """The server behind gave no acceptable answer.
 
     `sent` is False only if provably not one byte of the request left. `status` is that of the answer that is none, 0
-    where no status came.
+    where no status came. `code` is that of the JSON-RPC error that answered a question of the house's own, else 0.
     """
 
-    def __init__(self, detail: str, *, sent: bool, replica: str = "", status: int = 0) -> None:
+    def __init__(self, detail: str, *, sent: bool, replica: str = "", status: int = 0, code: int = 0) -> None:
         super().__init__(detail)
+        self.code = code
         self.detail = detail
         self.sent = sent
         self.replica = replica

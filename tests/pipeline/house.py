@@ -18,7 +18,7 @@ import orjson
 from approvals.desk import Desk
 from approvals.store import Store
 from approvals.ticket import Transition
-from gateway.answers import Answers
+from gateway.answers import Answers, keep_within_reach
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.contract.passage import Passage, Received, Reply, Server
@@ -159,6 +159,8 @@ class InnerHouse:
     listing_gate: asyncio.Event | None = None
     listing_fails: bool = False
     forwarded: list[bytes] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    templates: list[dict[str, Any]] = field(default_factory=list)
 
     def ask(self, name: str = "pay", arguments: Mapping[str, Any] | None = None, **more: Any) -> Asked:
         """A good `tools/call` of alice's."""
@@ -222,7 +224,8 @@ class InnerHouse:
             if self.listing_fails:
                 await exchange.send(http(500, b"no"))
                 return
-            listing = result_of(exchange.id, tools=self.tools, ttlMs=60_000, cacheScope="public")
+            offers = {"tools": self.tools, "prompts": self.prompts, "resourceTemplates": self.templates}
+            listing = result_of(exchange.id, **offers, ttlMs=60_000, cacheScope="public")
             await exchange.send(http(200, listing))
             return
         self.forwarded.append(exchange.seen.body)
@@ -266,7 +269,8 @@ async def inner_house(
         catalog = Catalog(upstream)
         policy, sink, watcher, seals = PlayedPolicy(judge), KeptRecord(), Watcher(), Seals([KEY])
         redactor = Redactor(AuditKeys(KEY_TEXT))
-        delivery = Delivery(upstream, Answers(policy, seals), desk, sink, redactor, watcher)
+        answers, rewriters = Answers(policy, seals), (keep_within_reach,)
+        delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
         corridor = Corridor(
             tokens, catalog, policy, desk, seals, sink, delivery, redactor, implications={}, observer=watcher
         )

@@ -11,10 +11,12 @@ import orjson
 import pytest
 
 from gateway.contract.resources import Reach
+from gateway.contract.subscription import ACKNOWLEDGED, RESOURCE_UPDATED, SUBSCRIPTION_ID
 from policies.verdict import Verdict
 from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, DENY, SERVER, InnerHouse, inner_house
-from tests.support.upstream import Exchange, http, result_of
+from tests.pipeline.test_subscriptions import chunks_of, events, relayed
+from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
 
 GOOD, BAD, HIDDEN = "file:///srv/data/x", "file:///srv/data/%2e%2e/x", "file:///srv/data/hidden"
 RESOURCES = [
@@ -87,3 +89,26 @@ async def test_an_answer_of_another_resource_is_not_delivered(tmp_path: Path, ur
         status, error = await asked(house, "resources/read", {"uri": GOOD})
         assert (status, error["code"]) == (502, 50202)
         assert "canary" not in str(error)
+
+
+async def test_a_subscription_hears_of_nothing_outside(tmp_path: Path) -> None:
+    """A server that tells of a part of what was subscribed to, spelt so that it lies elsewhere, is not relayed."""
+    async with inner_house(tmp_path, judge) as house:
+        known = {"_meta": {SUBSCRIPTION_ID: 1}}
+        uris = ["file:///srv/data/x", "file:///srv/data/x/part", "file:///srv/data/x//part", "file:///srv/data/x/%00"]
+
+        async def script(exchange: Exchange) -> None:
+            ack = {"jsonrpc": "2.0", "method": ACKNOWLEDGED, "params": {**known, "notifications": wanted}}
+            told = [{"jsonrpc": "2.0", "method": RESOURCE_UPDATED, "params": {**known, "uri": uri}} for uri in uris]
+            end = {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", **known}}
+            await exchange.send(SSE_HEAD + events(ack, *told, end) + chunk(b""))
+
+        house.script = script
+        wanted = {"resourceSubscriptions": [GOOD]}
+        good = house.request(message("subscriptions/listen", params={"notifications": wanted}))
+        heard = []
+        for server in (SERVER, replace(SERVER, reach=Reach(("file:///srv/data/",)))):
+            reply = await house.serve(replace(good, server=server, received=replace(good.received, server=server)))
+            out = relayed([piece async for piece in chunks_of(reply)])
+            heard.append([one["params"]["uri"] for one in out if one.get("method") == RESOURCE_UPDATED])
+        assert heard == [uris, uris[:2]]

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
 import pytest
 
-from gateway.catalog import Catalog, CatalogLimits
+from gateway.catalog import Catalog
 from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Admitted, Call, Server
+from gateway.contract.refusals import Refusal, Refused
+from gateway.snapshots import CatalogLimits
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamTarget, check_replica_url
@@ -30,8 +33,10 @@ class Listings:
     asked: list[Mapping[str, Any]] = field(default_factory=list)
     gate: asyncio.Event | None = None
 
+    method: str = "tools/list"
+
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert (method, server) == ("tools/list", SERVER)
+        assert (method, server) == (self.method, SERVER)
         self.asked.append(params)
         if self.gate is not None:
             await self.gate.wait()
@@ -54,7 +59,7 @@ class Clock:
         return self.now
 
 
-LIMITS = CatalogLimits(pages=5, tools=10, listing_bytes=10_000, shortest_s=2, longest_s=60, stale_s=100)
+LIMITS = CatalogLimits(pages=5, items=10, listing_bytes=10_000, shortest_s=2, longest_s=60, stale_s=100)
 
 
 def calling(name: str) -> Call:
@@ -306,4 +311,140 @@ async def test_over_real_sockets() -> None:
         assert await catalog.look_up(SERVER, calling("sub")) is not None
         assert [seen.values("authorization") for seen in scripted.seen] == [["Bearer own"]] * 2
         await catalog.close()
+        await upstream.close()
+
+
+async def test_a_list_that_changed_is_asked_for_before_it_expires() -> None:
+    """Apart from `ttlMs`: who looks next waits for the new list; a flood of such news is no flood of questions."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}])
+    catalog, clock = _catalog(upstream)
+    assert await catalog.look_up(SERVER, calling("add")) is not None
+    upstream.pages = [{"tools": [tool("new")], "ttlMs": 60000}]
+    clock.now += 3
+    assert await catalog.look_up(SERVER, calling("new")) is None, "the list is not known to have changed"
+    catalog.expire(SERVER, "tools/list")
+    assert await catalog.look_up(SERVER, calling("new")) is not None
+    assert len(upstream.asked) == 2
+    for _ in range(100):
+        catalog.expire(SERVER, "tools/list")
+        await catalog.look_up(SERVER, calling("new"))
+    assert len(upstream.asked) == 2, "it was asked again within the shortest time"
+    clock.now += LIMITS.shortest_s
+    await catalog.look_up(SERVER, calling("new"))
+    await catalog.look_up(SERVER, calling("new"))
+    assert len(upstream.asked) == 3
+
+
+async def test_a_change_during_a_refresh_is_not_lost() -> None:
+    """The list that was under way may be the old one."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 60000}], gate=asyncio.Event())
+    catalog, clock = _catalog(upstream)
+    looking = asyncio.create_task(catalog.look_up(SERVER, calling("add")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(upstream.asked) == 1
+    catalog.expire(SERVER, "tools/list")
+    assert upstream.gate is not None
+    upstream.gate.set()
+    assert await looking is not None
+    clock.now += LIMITS.shortest_s
+    await catalog.look_up(SERVER, calling("add"))
+    assert len(upstream.asked) == 2
+
+
+def asking(method: str, kind: str, **arguments: Any) -> Call:
+    """A call that is no tool's."""
+    return replace(a_call(method=method, kind=kind), name=arguments.pop("name", None), arguments=arguments)
+
+
+PROMPT = {"name": "report", "arguments": [{"name": "account", "required": True}, {"name": "tone"}]}
+
+
+async def test_a_prompt_is_held_to_what_its_server_lists() -> None:
+    """The one that is there passes; one that is not is looked for once more in a list that is not quite fresh."""
+    upstream = Listings([{"prompts": [PROMPT], "ttlMs": 60000}], method="prompts/list")
+    catalog, clock = _catalog(upstream)
+    await catalog.hold(SERVER, asking("prompts/get", "prompt", name="report", account="a"))
+    new = asking("prompts/get", "prompt", name="new")
+    for _ in range(20):
+        with pytest.raises(Refused) as caught:
+            await catalog.hold(SERVER, new)
+        assert (caught.value.refusal, caught.value.message) == (Refusal.POLICY_DENIED, None)
+    assert len(upstream.asked) == 1
+    upstream.pages = [{"prompts": [PROMPT, {"name": "new"}], "ttlMs": 60000}]
+    clock.now += 5.1
+    await catalog.hold(SERVER, new)
+    assert len(upstream.asked) == 2
+    await catalog.hold(SERVER, asking("tools/list", "list"))
+    await catalog.hold(SERVER, asking("resources/read", "resource", name="u://x"))
+    assert len(upstream.asked) == 2
+
+
+async def test_a_completion_is_of_what_its_server_lists() -> None:
+    """A prompt, or a template; a URI without expressions needs no listing, like one that is read."""
+    template = "file:///{name}"
+    upstream = Listings([{"resourceTemplates": [{"uriTemplate": template}]}], method="resources/templates/list")
+    catalog, _ = _catalog(upstream)
+
+    def completing(**ref: str) -> Call:
+        return asking("completion/complete", "completion", ref={"type": "t", **ref}, argument={})
+
+    await catalog.hold(SERVER, completing(uri=template))
+    await catalog.hold(SERVER, completing(uri="file:///x"))
+    with pytest.raises(Refused):
+        await catalog.hold(SERVER, completing(uri="file:///{other}"))
+    upstream.method, upstream.pages = "prompts/list", [{"prompts": [PROMPT]}]
+    await catalog.hold(SERVER, completing(name="report"))
+    with pytest.raises(Refused):
+        await catalog.hold(SERVER, completing(name="other"))
+
+
+@pytest.mark.parametrize("kind", [UpstreamUnreachable, UpstreamTimeout, UpstreamInvalid])
+async def test_a_server_without_the_method_offers_nothing_and_is_well(kind: type[UpstreamFault]) -> None:
+    """-32601 is an empty list, asked for again in its time; every other fault stays a fault."""
+    upstream = Listings(UpstreamInvalid("no such method", sent=True, code=-32601), method="prompts/list")
+    catalog, clock = _catalog(upstream)
+    call = asking("prompts/get", "prompt", name="report", account="a")
+    with pytest.raises(Refused) as caught:
+        await catalog.hold(SERVER, call)
+    assert caught.value.refusal is Refusal.POLICY_DENIED
+    upstream.pages = [{"prompts": [PROMPT]}]
+    clock.now += LIMITS.longest_s + 1
+    await catalog.hold(SERVER, call)
+    upstream.pages = kind("down", sent=True)
+    clock.now += LIMITS.stale_s + 1
+    with pytest.raises(kind):
+        await catalog.hold(SERVER, call)
+
+
+async def test_a_page_in_the_middle_is_no_empty_list() -> None:
+    """A server that lost its method between two pages has no list at all."""
+    upstream = Listings([{"prompts": [PROMPT], "nextCursor": "1"}], method="prompts/list")
+    catalog, _ = _catalog(upstream)
+    inquire = upstream.inquire
+
+    async def forgetful(server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        if params:
+            raise UpstreamInvalid("no such method", sent=True, code=-32601)
+        return await inquire(server, method, params)
+
+    catalog, _ = _catalog(upstream)
+    upstream.inquire = forgetful  # type: ignore[method-assign]
+    with pytest.raises(UpstreamInvalid):
+        await catalog.hold(SERVER, asking("prompts/get", "prompt", name="report"))
+
+
+async def test_the_error_of_a_server_without_the_method_is_known_over_real_sockets() -> None:
+    """404 or 200 with -32601: the SDKs answer either way."""
+
+    async def listing(exchange: Exchange) -> None:
+        error = {"jsonrpc": "2.0", "id": exchange.id, "error": {"code": -32601, "message": "Method not found"}}
+        await exchange.send(http(404 if exchange.nth == 1 else 200, orjson.dumps(error)))
+
+    async with ScriptedUpstream(listing) as scripted:
+        upstream = HttpUpstream({SERVER.name: UpstreamTarget((check_replica_url(scripted.url),))})
+        for _ in range(2):
+            with pytest.raises(UpstreamInvalid) as caught:
+                await upstream.inquire(SERVER, "prompts/list", {})
+            assert caught.value.code == -32601
         await upstream.close()

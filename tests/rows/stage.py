@@ -36,6 +36,13 @@ PATIENCE_S = 60.0
 """How long a test waits for what must come; deadlines that are rules stand in the tests."""
 
 
+PROMPTS = [
+    {"name": "greet"},
+    {"name": "secret"},
+    {"name": "guarded", "arguments": [{"name": "a", "required": True}, {"name": "b"}]},
+]
+
+
 class Stage:
     """An event loop in a thread of its own."""
 
@@ -108,7 +115,7 @@ class Server:
             case "tools/list":
                 return result_of(request_id, tools=self.tools, **cached)
             case "prompts/list":
-                return result_of(request_id, prompts=[{"name": "greet"}, {"name": "secret"}], **cached)
+                return result_of(request_id, prompts=PROMPTS, **cached)
             case "resources/list":
                 return result_of(request_id, resources=[{"uri": "demo://open", "name": "open"}], **cached)
             case _:
@@ -118,7 +125,7 @@ class Server:
 def is_own(seen: Seen) -> bool:
     """Whether the gateway asked for itself: a catalogue listing, countable by its method and its id."""
     message = json.loads(seen.body)
-    return message["method"] == "tools/list" and str(message.get("id", "")).startswith("ostiary-")
+    return message["method"].endswith("/list") and str(message.get("id", "")).startswith("ostiary-")
 
 
 @dataclass
