@@ -6,14 +6,11 @@ from what any server or gateway says. One line is one append, so lines of two pr
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-CREDENTIAL_ENV = "DEMO_UPSTREAM_CREDENTIAL"
-"""The environment variable whose value (a whole `Authorization` header) the bank's servers ask for."""
+from gateway.demo.doorstep import Arrivals
+
 OPENING = {"operating": 12_000_000, "payroll": 4_500_000, "supplier-acme": 0, "supplier-globex": 0}
 """Opening balances in cents."""
 
@@ -23,10 +20,8 @@ class Declined(Exception):  # noqa: N818 - what a bank says
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class Books(Arrivals):
     """The transfers that happened and the MCP requests that arrived, below one directory."""
-
-    directory: Path
 
     def balance(self, account: str) -> int:
         """The balance in cents. Raises `Declined` for an account that does not exist."""
@@ -60,22 +55,3 @@ class Books:
     def transfers(self) -> list[dict[str, Any]]:
         """Every transfer that was booked, in order."""
         return self._lines("transfers.jsonl")
-
-    def note_arrival(self, **what: str) -> None:
-        """Write down that an MCP request reached a replica, before anything else is done with it."""
-        self._append("arrivals.jsonl", what)
-
-    def arrivals(self, method: str = "") -> list[dict[str, Any]]:
-        """Every MCP request that reached a replica (of one `Mcp-Method`), in order."""
-        return [line for line in self._lines("arrivals.jsonl") if method in ("", line["method"])]
-
-    def _append(self, name: str, line: dict[str, Any]) -> None:
-        handle = os.open(self.directory / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, json.dumps(line).encode() + b"\n")
-        finally:
-            os.close(handle)
-
-    def _lines(self, name: str) -> list[dict[str, Any]]:
-        path = self.directory / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

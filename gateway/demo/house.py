@@ -18,11 +18,9 @@ from typing import Any
 
 import yaml
 
-from gateway.demo.bank import CREDENTIAL_ENV
+from gateway.demo.doorstep import CREDENTIAL_ENV
 from gateway.demo.loopback import pick_port
-from gateway.demo.people import REVIEWERS
-
-SERVERS = ("readonly", "payments")
+from gateway.demo.place import BANK, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +33,10 @@ class Ports:
     replicas: tuple[int, ...]
 
     @classmethod
-    def usual(cls) -> Ports:
+    def usual(cls, replicas: int = 2) -> Ports:
         """The documented ports, each replaced by a free one where it is taken."""
-        return cls(pick_port(8080), pick_port(9090), pick_port(8100), (pick_port(8101), pick_port(8102)))
+        behind = tuple(pick_port(8101 + number) for number in range(replicas))
+        return cls(pick_port(8080), pick_port(9090), pick_port(8100), behind)
 
     @classmethod
     def free(cls, replicas: int = 2) -> Ports:
@@ -58,6 +57,7 @@ class House:
     ports: Ports
     replicas: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    place: Place = BANK
     secrets: dict[str, str] = field(
         repr=False,
         default_factory=lambda: {
@@ -104,7 +104,7 @@ class House:
 
     @property
     def books(self) -> Path:
-        """The directory of the bank's books."""
+        """The directory of what the servers keep."""
         return self.directory / "books"
 
     def endpoint(self, server: str) -> str:
@@ -118,7 +118,9 @@ class House:
         bundle = self.bundle
         with as_file(files("policies") / "bundle") as source:
             shutil.copytree(source, bundle, dirs_exist_ok=True)
-        (bundle / "mcp" / "authz" / "data.json").write_text(json.dumps(self._policy_data(), indent=2))
+        (bundle / "mcp" / "authz" / "data.json").write_text(
+            json.dumps(self.place.policy_data(self.issuer_url), indent=2)
+        )
         (bundle / ".manifest").write_text(json.dumps({"revision": "demo-1", "roots": ["mcp/authz"]}))
 
     def _configuration(self) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class House:
                 "issuers": [
                     {"issuer": self.issuer_url, "jwks_uri": f"{self.issuer_url}/jwks", "algorithms": ["ES256"]}
                 ],
-                "scope_implies": {"payments:write": ["bank:read"]},
+                "scope_implies": {scope: list(implied) for scope, implied in self.place.scope_implies.items()},
             },
             "servers": {
                 name: {
@@ -140,30 +142,11 @@ class House:
                     "scopes": ["mcp:use"],
                     "replicas": [f"{replica}/{name}/mcp" for replica in replicas],
                     "credentials": {"header": "Authorization", "value_env": CREDENTIAL_ENV},
+                    **self.place.server_settings,
                 }
-                for name in SERVERS
+                for name in self.place.servers
             },
             "policy": {"engine": "embedded", "path": "bundle"},
             "approvals": {"database": "sqlite:///ostiary.db"},
             "audit": {"file": "audit.jsonl"},
         } | self.settings
-
-    def _policy_data(self) -> dict[str, Any]:
-        read = {"effect": "read", "scopes": ["bank:read"]}
-        reads = {"get_balance": read, "list_transfers": read}
-        transfer = {
-            "effect": "write",
-            "scopes": ["payments:write"],
-            "approval": {"needed": True, "approvers": [f"group:{self.issuer_url}|{REVIEWERS}"], "ttl_s": 3600},
-        }
-        return {
-            "servers": {
-                "readonly": {
-                    "scopes": ["mcp:use"],
-                    "tools": reads,
-                    "resources": {"bank://accounts": {"scopes": ["bank:read"]}},
-                    "prompts": {"account_report": {"scopes": ["bank:read"]}},
-                },
-                "payments": {"scopes": ["mcp:use"], "tools": reads | {"transfer_funds": transfer}},
-            }
-        }

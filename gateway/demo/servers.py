@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hmac
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,10 +20,10 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from gateway.demo.bank import CREDENTIAL_ENV, OPENING, Books, Declined
+from gateway.demo.bank import OPENING, Books, Declined
+from gateway.demo.doorstep import CREDENTIAL_ENV, Doorstep
 from gateway.demo.loopback import require_loopback
 
 CACHEABLE: tuple[CacheableMethod, ...] = ("server/discover", "tools/list", "prompts/list", "resources/list")
@@ -122,31 +121,6 @@ def build_payments(books: Books, replica: str) -> MCPServer[Any]:
         }
 
     return server
-
-
-class Doorstep:
-    """Writes down every MCP request that arrives, then lets in only who shows the gateway's credential."""
-
-    def __init__(self, app: ASGIApp, books: Books, replica: str, credential: str) -> None:
-        self._app = app
-        self._books = books
-        self._replica = replica
-        self._expected = credential.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and scope["path"].endswith("/mcp"):
-            head: dict[bytes, bytes] = dict(scope["headers"])
-            self._books.note_arrival(
-                replica=self._replica,
-                path=scope["path"],
-                method=head.get(b"mcp-method", b"").decode("latin-1"),
-                name=head.get(b"mcp-name", b"").decode("latin-1"),
-            )
-            if not hmac.compare_digest(head.get(b"authorization", b""), self._expected):
-                await PlainTextResponse("this server answers the gateway only\n", 401)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def build_replica(books: Books, replica: str, credential: str) -> ASGIApp:

@@ -1,6 +1,6 @@
 """Starts the whole demo as real processes and ends every one of them, whatever happens to this one.
 
-Two replicas of the bank's servers, the development issuer, and `ostiary serve`, on loopback, below a directory that
+The replicas of a place's servers, the development issuer, and `ostiary serve`, on loopback, below a directory that
 goes away afterwards. A leash, a few lines of shell, waits on a pipe from here: when this process dies, even by
 kill -9, the pipe closes and the leash ends what was started.
 """
@@ -26,6 +26,7 @@ import httpx
 
 from gateway.demo.bank import Books
 from gateway.demo.house import House, Ports
+from gateway.demo.place import BANK, Place
 
 READY_S = 60.0
 GRACE_S = 5.0
@@ -82,14 +83,16 @@ class Stack:
     settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
+    place: Place = BANK
     house: House = field(init=False)
     parts: dict[str, Part] = field(init=False, default_factory=dict)
     http: httpx.Client = field(init=False, default_factory=lambda: httpx.Client(trust_env=False, timeout=10.0))
+    _generation: int = field(init=False, default=0)
     _leash: subprocess.Popen[bytes] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         directory = Path(tempfile.mkdtemp(prefix="ostiary-demo-"))
-        self.house = House(directory, self.ports, self.replicas, dict(self.settings))
+        self.house = House(directory, self.ports, self.replicas, dict(self.settings), self.place)
 
     def __enter__(self) -> Self:
         try:
@@ -120,14 +123,18 @@ class Stack:
         # All at once: the issuer, which starts quickest, has its keys ready before the gateway asks for them.
         self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
         self._launch_gateway()
-        served = () if self.replicas else tuple(enumerate(self.ports.replicas, start=1))
-        for number, port in served:
-            name, books = f"replica-{number}", str(self.house.books)
-            self._launch(name, "gateway.demo.servers", "--port", str(port), "--replica", name, "--books", books)
+        self._launch_replicas()
         self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, 200)
-        for number, port in served:
-            self._await(f"replica-{number}", f"http://127.0.0.1:{port}/", deadline, 404)
+        self._await_replicas(deadline)
         self._await("gateway", f"{self.house.admin_url}/readyz", deadline, 200)
+
+    def replace_replicas(self) -> None:
+        """End every replica and start new ones in their places, which know of the old ones only what is on disk."""
+        for name in [name for name in self.parts if name.startswith("replica-")]:
+            self.parts.pop(name).end(GRACE_S)
+        self._generation += 1
+        self._launch_replicas()
+        self._await_replicas(time.monotonic() + READY_S)
 
     def restart_gateway(self) -> None:
         """kill -9 the gateway and start it again on its files; returns when it is ready. Raises `StackFailed`."""
@@ -150,7 +157,7 @@ class Stack:
 
     def mint(self, person: str, server: str, scope: str, lifetime_s: int = 3600) -> str:
         """A token for a person. `server` names one of the servers, `approvals`, or is an audience as it is."""
-        audience = {name: self.house.endpoint(name) for name in ("readonly", "payments")}
+        audience = {name: self.house.endpoint(name) for name in self.place.servers}
         audience["approvals"] = self.house.approvals_url
         form = {"person": person, "resource": audience.get(server, server), "scope": scope}
         answer = self.http.post(f"{self.house.issuer_url}/token", data=form | {"lifetime_s": str(lifetime_s)})
@@ -217,6 +224,18 @@ class Stack:
     def _launch_gateway(self) -> None:
         options = ["--config", str(self.house.config_file), "--workers", str(self.workers)]
         self._launch("gateway", "gateway.cli", "serve", *options, environment=self.environment)
+
+    def _launch_replicas(self) -> None:
+        for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):
+            name = f"replica-{number}"
+            # The first ones go by their part's name; who takes a place later is told apart by a prime.
+            shown = name + "'" * self._generation
+            options = ["--port", str(port), "--replica", shown, "--books", str(self.house.books)]
+            self._launch(name, self.place.module, *options)
+
+    def _await_replicas(self, deadline: float) -> None:
+        for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):
+            self._await(f"replica-{number}", f"http://127.0.0.1:{port}/", deadline, 404)
 
     def _launch(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         log = self.house.directory / f"{name}.log"

@@ -16,7 +16,8 @@ import pytest
 from jwt import PyJWKSet
 from starlette.testclient import TestClient
 
-from gateway.demo.bank import CREDENTIAL_ENV, Books, Declined
+from gateway.demo.bank import Books, Declined
+from gateway.demo.doorstep import CREDENTIAL_ENV
 from gateway.demo.exchange import ask_tool, send
 from gateway.demo.house import Ports
 from gateway.demo.issuer import Mint, Unmintable, build_issuer
