@@ -162,14 +162,24 @@ def check(config: Path, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("story", type=click.Choice(["bank", "procurement"]), default="bank")
 @click.option("--tour", is_flag=True, help="Leave after the tour; exit 0 only if every stop behaved.")
-def demo(tour: bool) -> None:
-    """Demo servers, a development issuer, the gateway, and a guided tour. Loopback only."""
+@click.option("--old", is_flag=True, help="Procurement by MCP 2025-11-25, with sessions and without the gateway.")
+def demo(story: str, tour: bool, old: bool) -> None:
+    """Demo servers, a development issuer, the gateway, and a guided tour. Loopback only.
+
+    STORY is `bank` (the tour) or `procurement` (questions and tasks across replicas that come and go).
+    """
+    if old and story != "procurement":
+        raise click.UsageError("--old tells the procurement story only")
     try:
+        from gateway.demo.procurement.old import tell_old  # noqa: PLC0415
+        from gateway.demo.procurement.story import tell  # noqa: PLC0415
         from gateway.demo.tour import run_demo  # noqa: PLC0415
     except ImportError as error:
         fail(f"the demo needs the extra `demo` (pip install 'ostiary[demo]'): {error.name} is missing")
-    sys.exit(run_demo(tour_only=tour))
+    told = None if story == "bank" else tell_old if old else tell
+    sys.exit(run_demo(tour_only=tour, story=told))
 
 
 class AuditDoor:

@@ -15,7 +15,13 @@ from typing import Any
 import httpx
 
 REVISION = "2026-07-28"
-NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/cancel": "taskId",
+}
 _ids = itertools.count(1)
 
 
@@ -82,10 +88,19 @@ class Answer:
 
 
 def ask_mcp(
-    url: str, token: str, method: str, params: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+    url: str,
+    token: str,
+    method: str,
+    params: Mapping[str, Any],
+    *,
+    headers: Mapping[str, str] | None = None,
+    capabilities: Mapping[str, Any] | None = None,
 ) -> Ask:
     """An MCP request with the headers that mirror it; `headers` says otherwise, for the stops that lie."""
-    meta = {"io.modelcontextprotocol/protocolVersion": REVISION, "io.modelcontextprotocol/clientCapabilities": {}}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": REVISION,
+        "io.modelcontextprotocol/clientCapabilities": dict(capabilities or {}),
+    }
     mirrored = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",

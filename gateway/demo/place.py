@@ -11,7 +11,7 @@ from gateway.demo.people import REVIEWERS
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A demo's world. `module` is started once for each replica, with `--port`, `--replica` and `--books`.
+    """A demo's world. `module` is started once for each replica, with `--port`, `--replica`, `--books` and `options`.
 
     `policy_data` makes the bundle's `data.json` from the issuer's URL; `server_settings` are further keys of every
     server's configuration.
@@ -22,6 +22,7 @@ class Place:
     policy_data: Callable[[str], dict[str, Any]]
     scope_implies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     server_settings: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
 
 def _bank_data(issuer_url: str) -> dict[str, Any]:

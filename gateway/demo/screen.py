@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -68,6 +68,13 @@ class Screen:
         self._line()
         for name, text in rows.items():
             self._wire(f"{name:<9}{text}")
+
+    def report(self, rows: Sequence[tuple[str, str]]) -> None:
+        """What was done, and by whom, in order."""
+        self._line()
+        widest = max((len(what) for what, _ in rows), default=0)
+        for what, whom in rows:
+            self._wire(f"{what:<{widest}}  {whom}")
 
     def request(self, ask: Ask, remarks: Mapping[str, str] | None = None) -> None:
         """What is sent. `remarks` points at a header, or at the body, with a few words."""

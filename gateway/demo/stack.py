@@ -74,7 +74,8 @@ class Stack:
     """The running demo. A context manager: entering it starts everything, leaving it ends everything.
 
     `workers`, `settings` (further keys of its configuration) and `environment` are the gateway's; `replicas` takes
-    the place of the bank's servers. `keep` leaves the directory behind, for a look afterwards.
+    the place of the bank's servers. `keep` leaves the directory behind, for a look afterwards; with
+    `servers_only` nothing stands in front of the replicas.
     """
 
     ports: Ports = field(default_factory=Ports.free)
@@ -84,6 +85,7 @@ class Stack:
     environment: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
     place: Place = BANK
+    servers_only: bool = False
     house: House = field(init=False)
     parts: dict[str, Part] = field(init=False, default_factory=dict)
     http: httpx.Client = field(init=False, default_factory=lambda: httpx.Client(trust_env=False, timeout=10.0))
@@ -120,6 +122,10 @@ class Stack:
         """Furnish the house and start everything; returns when all of it answers. Raises `StackFailed`."""
         self.house.furnish()
         deadline = time.monotonic() + READY_S
+        if self.servers_only:
+            self._launch_replicas()
+            self._await_replicas(deadline)
+            return
         # All at once: the issuer, which starts quickest, has its keys ready before the gateway asks for them.
         self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
         self._launch_gateway()
@@ -231,7 +237,7 @@ class Stack:
             # The first ones go by their part's name; who takes a place later is told apart by a prime.
             shown = name + "'" * self._generation
             options = ["--port", str(port), "--replica", shown, "--books", str(self.house.books)]
-            self._launch(name, self.place.module, *options)
+            self._launch(name, self.place.module, *options, *self.place.options)
 
     def _await_replicas(self, deadline: float) -> None:
         for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):

@@ -10,6 +10,7 @@ import io
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import httpx
@@ -24,8 +25,8 @@ from gateway.demo.stops import STOPS, TRANSFER, Visit
 INTERRUPTED = 130
 
 
-def run_demo(tour_only: bool) -> int:
-    """Run the demo -> exit code.
+def run_demo(tour_only: bool, story: Callable[[], int] | None = None) -> int:
+    """Run the demo, or a `story` in its place -> exit code.
 
     0: every stop behaved. 1: one did not, or nothing came up. 2: the SDK is not installed. 130: stopped on the way.
     """
@@ -38,6 +39,8 @@ def run_demo(tour_only: bool) -> int:
     screen = Screen(sys.stdout)
     handed_over = False
     try:
+        if story is not None:
+            return story()
         began = time.monotonic()
         with Stack(ports=Ports.usual()) as stack:
             welcome(screen, stack, time.monotonic() - began)
