@@ -47,6 +47,7 @@ from gateway.reception import Reception
 from gateway.sealing import derive_keys, read_keys
 from gateway.seals import Seals
 from gateway.status import Status
+from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
 from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
@@ -164,6 +165,7 @@ def build(settings: Settings) -> House:
             body_bytes=limits.body_bytes,
             head_s=limits.head_s,
             body_s=limits.body_s,
+            quiet_s=limits.keep_alive_s,
         ),
     )
     return House(plan)
@@ -186,6 +188,7 @@ class House:
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
         self._caring: asyncio.Task[None]
+        self._streams: Streams
         self._corridor: Corridor
         self._edge: Asgi
         self._control: Asgi
@@ -234,10 +237,20 @@ class House:
         telemetry, seals = self._telemetry, Seals(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
-        streams = StreamLimits(event_bytes=limits.result_bytes)
+        self._streams = streams = Streams(limits.subscriptions, limits.subscriptions_per_subject)
+        opened.callback(streams.close)
         answers = Answers(counted, seals, definitions, prompts, state_s=settings.seals.state_s)
-        rewriters = (keep_within_reach,)
-        delivery = Delivery(upstream, answers, desk, sink, self._redactor, telemetry, streams, rewriters)
+        delivery = Delivery(
+            upstream,
+            answers,
+            desk,
+            sink,
+            self._redactor,
+            telemetry,
+            stream_limits=StreamLimits(event_bytes=limits.result_bytes),
+            streams=streams,
+            rewriters=(keep_within_reach,),
+        )
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
             tokens=tokens,
@@ -335,7 +348,7 @@ class House:
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
-        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions)
+        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams)
         looked_after = not self._caring.done()  # leases that nobody extends end calls that run as `unknown`
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
@@ -347,6 +360,7 @@ class House:
             revision=policy.revision,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
+                "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
@@ -357,6 +371,10 @@ class House:
                 "upstream_sessions": self._upstream.sessions.counts(),
             },
         )
+
+    def drain(self) -> None:
+        """The worker stops: subscriptions end gracefully now, calls go on to their end."""
+        self._streams.drain()
 
     def server_config(self) -> uvicorn.Config:
         """How uvicorn serves this house."""

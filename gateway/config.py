@@ -246,6 +246,9 @@ class Limits(Group):
     concurrent: Annotated[int, Field(ge=1)] = 1000
     answer_s: Seconds = 120.0
     quiet_s: Seconds = 300.0
+    keep_alive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
+    subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 12_000
+    subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     tickets_per_hour: Annotated[int, Field(ge=1)] = 100
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
 

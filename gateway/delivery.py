@@ -26,6 +26,7 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
 from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
 from gateway.contract.subscription import Rewrite, Rewriter
+from gateway.streams import Place, Streams
 from gateway.upstream.port import (
     Answer,
     Upstream,
@@ -91,6 +92,7 @@ class Delivery:
     redactor: Redactor
     observer: Observer
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
+    streams: Streams = field(default_factory=Streams)
     rewriters: tuple[Rewriter, ...] = ()
     """What rooms do to the notifications of subscriptions, in this order (gateway/contract/subscription.py)."""
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -109,7 +111,29 @@ class Delivery:
 
         Raises `Refused` and `UpstreamFault`; `passage.sent` then says whether a byte may have left.
         """
-        rewrite = await self._rewrite(admitted) if admitted.call.kind == "subscription" else None
+        if admitted.call.kind == "subscription":
+            return await self._subscribe(passage, admitted)
+        answer = await self._forward(passage, admitted)
+        if answer.streaming:
+            return self._relay(passage, admitted, answer)
+        return await self._read_whole(passage, admitted, answer)
+
+    async def _subscribe(self, passage: Passage, admitted: Admitted) -> Reply:
+        """A subscription has a place of its own from before its server is asked until its stream has ended."""
+        rewrite = await self._rewrite(admitted)
+        place = self.streams.take(admitted.call, admitted.identity)
+        kept = False
+        try:
+            answer = await self._forward(passage, admitted)
+            kept = answer.streaming
+            if kept:
+                return self._relay(passage, admitted, answer, rewrite, place)
+            return await self._read_whole(passage, admitted, answer)
+        finally:
+            if not kept:
+                place.leave()
+
+    async def _forward(self, passage: Passage, admitted: Admitted) -> Answer:
         if admitted.use is not None:
             await self.desk.sent(admitted.use)
         passage.sent = True
@@ -119,13 +143,21 @@ class Delivery:
             passage.sent, passage.replica = fault.sent, fault.replica
             raise
         passage.replica, passage.status = answer.replica, answer.status
-        if answer.streaming:
-            stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
-            return Reply(
-                answer.status,
-                stream_headers(passage.decision_id),
-                chunks=Relay(self, passage, admitted, answer, stream),
-            )
+        return answer
+
+    def _relay(
+        self,
+        passage: Passage,
+        admitted: Admitted,
+        answer: Answer,
+        rewrite: Rewrite | None = None,
+        place: Place | None = None,
+    ) -> Reply:
+        stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
+        relay = Relay(self, passage, admitted, answer, stream, place=place)
+        return Reply(answer.status, stream_headers(passage.decision_id), chunks=relay)
+
+    async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:
             body = b"".join([chunk async for chunk in answer.chunks()])
             if admitted.call.envelope.id is None:
@@ -222,18 +254,39 @@ class Relay:
     """An answer's stream on its way back, event by event; concludes the call however it ends.
 
     An iterator rather than a generator: one that is dropped before its first step must conclude as well. Nothing is
-    read ahead: the next piece of the upstream is asked for when the client took the last.
+    read ahead: the next piece of the upstream is asked for when the client took the last. Only a subscription has a
+    `place`, and only a subscription can be ended by the gateway without a fault.
     """
 
+    __slots__ = (
+        "_admitted", "_answer", "_closed", "_delivery", "_ended", "_events", "_passage", "_place", "_stream",
+        "identity",
+    )  # fmt: skip
+
     def __init__(
-        self, delivery: Delivery, passage: Passage, admitted: Admitted, answer: Answer, stream: ResponseStream
+        self,
+        delivery: Delivery,
+        passage: Passage,
+        admitted: Admitted,
+        answer: Answer,
+        stream: ResponseStream,
+        *,
+        place: Place | None = None,
     ) -> None:
+        self.identity = admitted.identity
         self._delivery = delivery
         self._passage = passage
         self._admitted = admitted
         self._answer = answer
         self._stream = stream
+        self._place = place
+        self._ended = ""
+        self._closed = False
         self._events = self._run()
+        if place is None:
+            delivery.streams.calls += 1
+        else:
+            delivery.streams.add(self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -241,22 +294,50 @@ class Relay:
     def __anext__(self) -> Awaitable[bytes]:
         return self._events.__anext__()
 
+    def end(self, why: str) -> None:
+        """End a subscription gracefully: its server is let go at once, its client gets the result that says so."""
+        if not self._ended:
+            self._ended = why
+            self._answer.interrupt()
+
     async def aclose(self) -> None:
         """The client has gone, or has got everything: the upstream's stream is aborted if it still runs."""
+        self._leave()
         await self._events.aclose()
         await self._answer.close()
         if not self._passage.outcome:
             self._delivery.abandon(self._passage)
 
+    def _leave(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        streams = self._delivery.streams
+        streams.dropped += self._stream.dropped
+        if self._place is None:
+            streams.calls -= 1
+        else:
+            streams.discard(self)
+            self._place.leave()
+
     async def _run(self) -> AsyncGenerator[bytes, None]:
         passage, delivery, stream = self._passage, self._delivery, self._stream
         try:
-            async for chunk in self._answer.chunks():
-                ready = stream.feed(chunk)
-                if ready:
-                    yield b"".join(ready)
-                if stream.final is not None or stream.fault:
-                    break
+            try:
+                async for chunk in self._answer.chunks():
+                    ready = stream.feed(chunk)
+                    if ready:
+                        yield b"".join(ready)
+                    if stream.final is not None or stream.fault:
+                        break
+            except UpstreamFault:
+                if not self._ended:
+                    raise
+            if self._ended and stream.final is None:
+                passage.ended = self._ended
+                await delivery.conclude(passage, "executed")
+                yield stream.encode_farewell()
+                return
             stream.finish()
             if stream.final is not None:
                 self._answer.release()

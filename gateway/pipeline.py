@@ -78,7 +78,7 @@ class Corridor:
     async def walk(self, arrival: Arrival, passage: Passage) -> Admitted:
         """Every room before the forwarding, in order. Raises `Refused` or a leaf room's own word."""
         passage.received = received = arrival.receive()
-        if self.in_flight > self.concurrent:
+        if self.in_flight + self.delivery.streams.calls > self.concurrent:
             raise Refused(Refusal.OVERLOADED)
         server = received.server
         passage.identity = identity = await self.tokens.identify(
@@ -86,6 +86,7 @@ class Corridor:
         )
         passage.envelope = envelope = parse_envelope(await arrival.body())
         passage.call = call = match_headers(received, envelope)
+        self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
         passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call)
         require_scopes(identity, verdict.scopes, self.implications)

@@ -61,6 +61,12 @@ class SessionFigures(Protocol):
     lost: int
 
 
+class StreamFigures(Protocol):
+    """What the relayed streams count by themselves since the start."""
+
+    dropped: int
+
+
 class CountedPolicy:
     """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
 
@@ -122,6 +128,7 @@ class Telemetry:
             (counter("audit_failures", "Commits that failed or took too long."), "failures"),
             (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
             (counter("audit_refusals_folded", "Refusals that share a record with others."), "folded"),
+            (counter("notifications_dropped", "Notifications that nobody had asked for."), "dropped"),
             (counter("log_lines_lost", "Log lines that nobody took."), "lines"),
             (counter("upstream_sessions_opened", "Sessions opened at servers of earlier revisions."), "opened"),
             (
@@ -159,7 +166,9 @@ class Telemetry:
         """A ticket or one of its uses made a move."""
         self._moved.get(transition.verb, self._moved[OTHER]).inc()
 
-    def carry_over(self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures) -> None:
+    def carry_over(
+        self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures, streams: StreamFigures
+    ) -> None:
         """Bring the counters up to what the rooms counted by themselves since they were opened."""
         now = {
             "policy_seconds": policy.seconds,
@@ -170,6 +179,7 @@ class Telemetry:
             "lines": self._lines.lost,
             "opened": sessions.opened,
             "sessions_lost": sessions.lost,
+            "dropped": streams.dropped,
         }
         for counter, name in self._carried:
             if (more := now[name] - self._seen[name]) > 0:

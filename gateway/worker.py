@@ -42,6 +42,10 @@ class Servable(Protocol):
         """How it is now."""
         ...
 
+    def drain(self) -> None:
+        """It stops: end what would go on for ever. Safe to call twice."""
+        ...
+
     def server_config(self) -> uvicorn.Config:
         """How uvicorn serves it."""
         ...
@@ -82,8 +86,10 @@ def hold_to_supervisor(status_fd: int) -> None:
         sys.exit("the supervisor is gone")
 
 
-async def _report(house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool]) -> None:
-    """Say how the house is, at once where its readiness changes, until it is `over`; stop when the pipe breaks."""
+async def _report(
+    house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool], stop: Callable[[], None]
+) -> None:
+    """Say how the house is, at once where its readiness changes, until it is `over`; `stop` when the pipe breaks."""
     said: tuple[Any, ...] = ()
     said_at, latest, loop_lag = 0.0, time.monotonic(), 0.0
     while not over():
@@ -95,7 +101,7 @@ async def _report(house: Servable, pipe: StatusPipe, server: uvicorn.Server, ove
             pipe.say(status)
             said, said_at, loop_lag = shown, now, 0.0
         if pipe.broken:
-            server.should_exit = True
+            stop()
         latest = time.monotonic() + LOOK_EVERY_S
         await asyncio.sleep(LOOK_EVERY_S)
 
@@ -124,10 +130,15 @@ async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
     gc.enable()
     server = QuietServer(house.server_config())
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        house.drain()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, setattr, server, "should_exit", True)
+        loop.add_signal_handler(number, stop)
     served = asyncio.Event()
-    reporting = asyncio.create_task(_report(house, pipe, server, served.is_set))
+    reporting = asyncio.create_task(_report(house, pipe, server, served.is_set, stop))
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -179,7 +179,10 @@ class Arrival(Protocol):
 
 @dataclass(slots=True)
 class Passage:
-    """The record of one request's walk. Times are seconds: `time` since the epoch, `began` monotonic."""
+    """The record of one request's walk. Times are seconds: `time` since the epoch, `began` monotonic.
+
+    `ended` says why the gateway itself ended a subscription, where it did.
+    """
 
     decision_id: str
     time: float
@@ -200,6 +203,7 @@ class Passage:
     status: int = 0
     code: int = 0
     outcome: str = ""
+    ended: str = ""
     result_digest: bytes = b""
     latency_s: float = 0.0
     committed: bool = False

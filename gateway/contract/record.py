@@ -70,6 +70,8 @@ def outcome_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
     if passage.refused is not None:
         record["reasons"] = [passage.refused.refusal.reason]
         record["detail"] = remark(passage.refused.detail)
+    elif passage.ended:
+        record["reasons"] = [passage.ended]
     return record
 
 

@@ -60,6 +60,9 @@ class Whole:
         """The body, in one piece."""
         yield self.body
 
+    def interrupt(self) -> None:
+        """Nothing is open any more."""
+
     def release(self) -> None:
         """Nothing is open any more."""
 

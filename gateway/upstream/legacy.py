@@ -72,6 +72,10 @@ class PastAnswer:
         except Refused as refused:
             raise UpstreamInvalid(refused.detail, sent=True, replica=self.replica) from None
 
+    def interrupt(self) -> None:
+        """See the port."""
+        self._exchange.interrupt()
+
     def release(self) -> None:
         """See the port."""
         self._exchange.release()

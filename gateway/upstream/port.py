@@ -58,6 +58,10 @@ class Answer(Protocol):
         """The body as it comes, never decoded; raises `UpstreamFault` subclasses. Bounded buffering."""
         ...
 
+    def interrupt(self) -> None:
+        """Abort the request at once, also while somebody waits for a piece: who waits gets an `UpstreamFault`."""
+        ...
+
     def release(self) -> None:
         """The response was read: let the stream end by itself, so that its connection serves other calls.
 

@@ -274,6 +274,11 @@ class Exchange:
         self._timer.cancel()
         self._timer = self._connection.loop.call_later(RELEASED_S, self._expire)
 
+    def interrupt(self) -> None:
+        """Abort, and say so to who waits for a piece. Safe to call twice."""
+        self.abort()
+        self._wake()
+
     def abort(self) -> None:
         """Close the connection at once if the answer is not whole; the replica sees it. Safe to call twice."""
         if not self.complete and self._fault is None and not self._released:

@@ -17,6 +17,7 @@ from gateway.contract.record import outcome_record, refusal_record
 from gateway.contract.refusals import Refusal
 from gateway.roster import STALE_S, Roster, Worker
 from gateway.status import Resigned, Status, read_line
+from gateway.streams import Streams
 from gateway.telemetry import TRANSITIONS, CountedPolicy, Telemetry
 from policies.verdict import PolicyUnavailable, Verdict
 from tests.contract.walked import ALLOW, REDACTOR, ended, transition, turned_away, walked
@@ -94,7 +95,7 @@ async def test_policy_failures_are_counted_apart() -> None:
         await policy.judge(b"{}")
     assert value(registry, "policy_evaluations_total") == 2
     assert value(registry, "policy_failures_total") == 1
-    telemetry.carry_over(Sink(), policy, Visits())
+    telemetry.carry_over(Sink(), policy, Visits(), Streams())
     assert value(registry, "policy_seconds_total") == pytest.approx(policy.seconds)
 
 
@@ -115,17 +116,20 @@ async def test_what_rooms_count_themselves_is_carried_over_once() -> None:
     registry = CollectorRegistry()
     telemetry, sink, visits = Telemetry(registry), Sink(), Visits()
     policy = CountedPolicy(Oracle(), telemetry)
+    streams = Streams()
+    streams.dropped = 5
     for _ in range(3):
-        telemetry.carry_over(sink, policy, visits)
+        telemetry.carry_over(sink, policy, visits, streams)
     assert value(registry, "audit_commits_total") == 10
     sink.commits = 12
-    telemetry.carry_over(sink, policy, visits)
+    telemetry.carry_over(sink, policy, visits, streams)
     assert value(registry, "audit_commits_total") == 12
     assert value(registry, "audit_failures_total") == 3
     assert value(registry, "audit_records_lost_total") == 2
     assert value(registry, "audit_refusals_folded_total") == 1
     assert value(registry, "upstream_sessions_opened_total") == 7
     assert value(registry, "upstream_sessions_lost_total") == 4
+    assert value(registry, "notifications_dropped_total") == 5
 
 
 COUNT_ONCE = """
