@@ -22,6 +22,8 @@ PACKAGE = FOLDER / "node_modules/@modelcontextprotocol/conformance"
 NODES = sorted((FOLDER / "node_modules").glob("node-linux-*/bin/node"))
 STAMP = re.compile(r"^server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
 DEADLINE_S = 150.0
+HURRIED = frozenset({"server-stateless"})
+"""Scenarios that wait for half a second only: what a busy machine fails there is asked again, once and alone."""
 
 Key = tuple[str, str, str, int]
 """A check: its scenario, id and name, and which of that name it is."""
@@ -97,10 +99,24 @@ def extensions(revision: str) -> set[str]:
 
 async def run(url: str, revision: str, folder: Path) -> Verdicts:
     """Run what a revision requires against `url` -> every check's verdict. Its files stay in `folder`."""
+    verdicts = await drive(url, folder, "--requirements", revision)
+    for scenario in HURRIED & {
+        key[0] for key, verdict in verdicts.items() if verdict.status in {"FAILURE", "WARNING"}
+    }:
+        again = await drive(
+            url, folder / scenario, "--scenario", scenario, "--spec-version", revision, "--timeout", "60000"
+        )
+        kept = {key: verdict for key, verdict in verdicts.items() if key[0] != scenario}
+        verdicts = {**kept, **again}
+    return verdicts
+
+
+async def drive(url: str, folder: Path, *options: str) -> Verdicts:
+    """One run, to its end."""
     with prepare(folder).open("wb") as said:
         process = await asyncio.create_subprocess_exec(
-            node(), str(PACKAGE / "dist/index.js"), "server", "--url", url, "--requirements", revision,
-            "--output-dir", str(folder), stdout=said, stderr=said, cwd=folder,
+            node(), str(PACKAGE / "dist/index.js"), "server", "--url", url, "--output-dir", str(folder), *options,
+            stdout=said, stderr=said, cwd=folder,
         )  # fmt: skip
         try:
             await asyncio.wait_for(process.wait(), DEADLINE_S)

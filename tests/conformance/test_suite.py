@@ -35,6 +35,7 @@ async def compare(revision: str, folder: Path) -> tuple[suite.Verdicts, suite.Ve
     return direct, through
 
 
+@pytest.mark.timeout(600)
 async def test_nothing_that_passes_directly_fails_through_the_gateway(tmp_path: Path) -> None:
     """Scenario by scenario and check by check: what the server does by itself, it does behind the gateway."""
     suite.node()
