@@ -15,7 +15,7 @@ from approvals.desk import Desk, Terms
 from approvals.ticket import Asked, Claimed
 from gateway.audit.port import AuditSink
 from gateway.catalog import Catalog
-from gateway.contract.admission import admit, policy_input, trace_context
+from gateway.contract.admission import admit, policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
@@ -25,6 +25,7 @@ from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedSt
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
+from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.seals import Seals
 from gateway.tokens import Tokens

@@ -7,7 +7,6 @@ its arguments in the canonical text that was digested and approved (design.md; r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -25,8 +24,6 @@ _FIXED = (
     (b"accept", b"application/json, text/event-stream"),
     (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
 )
-_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACESTATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256}")
 
 
 class RoomSkipped(Exception):  # noqa: N818 - what happened; a defect of the corridor, never a caller's fault
@@ -151,28 +148,3 @@ def _outgoing(call: Call) -> tuple[tuple[bytes, bytes], ...]:
     mirrored = ((b"mcp-method", call.method.encode()),)
     named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
     return _FIXED + mirrored + named
-
-
-def trace_context(received: Received, call: Call) -> tuple[tuple[bytes, bytes], ...]:
-    """`traceparent` and `tracestate` as header lines, from `_meta` or else from the headers; none unless valid.
-
-    W3C Trace Context, version 00. What is invalid is ignored, never an error (contract.md section 8).
-    """
-    meta = call.envelope.meta
-    parent, state = meta.get("traceparent"), meta.get("tracestate")
-    if parent is None:
-        parent, state = _single(received, b"traceparent"), _single(received, b"tracestate")
-    if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
-        return ()
-    line = (b"traceparent", parent.encode())
-    if not isinstance(state, str) or len(state) > 512:
-        return (line,)
-    members = state.split(",")
-    if len(members) > 32 or not all(_TRACESTATE_MEMBER.fullmatch(member.strip(" \t")) for member in members):
-        return (line,)
-    return line, (b"tracestate", state.strip(" \t").encode())
-
-
-def _single(received: Received, name: bytes) -> str | None:
-    values = received.values(name)
-    return values[0].decode("latin-1") if len(values) == 1 else None

@@ -212,7 +212,8 @@ class Passage:
     @property
     def trace_id(self) -> str:
         """The W3C trace id that the caller's valid `traceparent` names, else empty."""
-        return self.trace[0][1][3:35].decode("ascii") if self.trace else ""
+        name, value = self.trace[0] if self.trace else (b"", b"")
+        return value[3:35].decode("ascii") if name == b"traceparent" else ""
 
     def refuse(self, refused: Refused) -> None:
         """The walk ends here, with the row's status and code."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from approvals.ticket import Claimed, Held
-from gateway.contract.admission import RoomSkipped, admit, policy_input, trace_context
+from gateway.contract.admission import RoomSkipped, admit, policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
@@ -33,8 +33,6 @@ ALICE = Identity(
 TOOL = Tool("read_file", "ab" * 32, {"readOnlyHint": True}, {"description": "canary"})
 USE = Claimed("ticket-1", "use-1")
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
-OTHER = PARENT.replace("0af", "1af")
-TRACED = {b"traceparent": PARENT.encode()}
 
 
 def walked(
@@ -271,31 +269,3 @@ def test_a_gated_call_that_can_not_be_written_canonically_is_refused() -> None:
     with pytest.raises(Refused) as caught:
         admit(walked(request, use=USE))
     assert caught.value.refusal is Refusal.PARAMS_INVALID
-
-
-@pytest.mark.parametrize(
-    ("meta", "headers", "expected"),
-    [
-        ({"traceparent": PARENT}, {}, TRACED),
-        ({}, {"traceparent": PARENT}, TRACED),
-        ({"traceparent": PARENT, "tracestate": "a=1, b@c=2"}, {}, {**TRACED, b"tracestate": b"a=1, b@c=2"}),
-        ({"traceparent": PARENT}, {"traceparent": OTHER, "tracestate": "x=y"}, TRACED),
-        ({"traceparent": "nonsense"}, {"traceparent": PARENT}, {}),
-        ({"traceparent": 7}, {}, {}),
-        ({"traceparent": PARENT.upper()}, {}, {}),
-        ({"traceparent": "00-" + "0" * 32 + "-00f067aa0ba902b7-01"}, {}, {}),
-        ({"traceparent": PARENT + "\r\nX: y"}, {}, {}),
-        ({"traceparent": PARENT, "tracestate": "a=1\r\nX: y"}, {}, TRACED),
-        ({"traceparent": PARENT, "tracestate": "a=" + "x" * 600}, {}, TRACED),
-        ({"traceparent": PARENT, "tracestate": ["a=1"]}, {}, TRACED),
-    ],
-)  # fmt: skip
-def test_only_a_valid_trace_travels(
-    meta: dict[str, Any], headers: dict[str, str], expected: dict[bytes, bytes]
-) -> None:
-    """contract.md section 8: `_meta` wins over headers; what is invalid is ignored, never an error."""
-    request = message(meta={**META, **meta})
-    head = received([*lines_of(request), *headers.items()])
-    assert dict(trace_context(head, match_headers(head, parse_envelope(orjson.dumps(request))))) == expected
-    doubled = received([*lines_of(message()), ("traceparent", PARENT), ("traceparent", PARENT)])
-    assert trace_context(doubled, ask(message())) == ()
