@@ -1,4 +1,5 @@
-"""What was guarded is made fit for its caller: states sealed, lists filtered, nothing left in a shared cache.
+"""What was guarded is made fit for its caller: states and tasks' ids sealed, lists filtered, nothing left in a shared
+cache.
 
 The rules themselves are the contract's; here they meet the rooms that they need: the policy, the seals, what is known
 of definitions (contract.md sections 4 and 5).
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.contract.admission import policy_input
-from gateway.contract.guard import INPUT_REQUIRED, Guarded
+from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded
 from gateway.contract.listing import (
     MEMBERS,
     candidates_of,
@@ -26,7 +27,9 @@ from gateway.contract.listing import (
 from gateway.contract.passage import Admitted, Passage
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
+from gateway.contract.tasks import answer_of, created_task, with_handle
 from gateway.definitions import Definitions
+from gateway.handles import Handles
 from gateway.prompts import Prompts
 from gateway.seals import STATE_TTL_S, Seals
 from policies.port import Policy
@@ -52,6 +55,7 @@ class Answers:
 
     policy: Policy
     seals: Seals
+    handles: Handles
     definitions: Definitions = field(default_factory=Definitions)
     prompts: Prompts = field(default_factory=Prompts)
     clock: Callable[[], float] = time.time
@@ -63,9 +67,13 @@ class Answers:
         passage.result_digest = hashlib.sha256(guarded.raw).digest()
         if guarded.outcome == INPUT_REQUIRED:
             return self._seal_state(admitted, guarded)
-        if admitted.call.method in MEMBERS and guarded.outcome == "executed":
+        if guarded.outcome == TASK:
+            return self._seal_task(admitted, guarded)
+        if admitted.call.kind == "task" and guarded.outcome == EXECUTED:
+            return guarded.with_result(answer_of(admitted.call, admitted.tasks[0], guarded.result))
+        if admitted.call.method in MEMBERS and guarded.outcome == EXECUTED:
             return await self._filter_list(admitted, guarded)
-        if admitted.call.method == "resources/read" and guarded.outcome == "executed":
+        if admitted.call.method == "resources/read" and guarded.outcome == EXECUTED:
             check_contents(admitted.server.reach, guarded.result)
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
 
@@ -77,6 +85,11 @@ class Answers:
             guarded.request_state, admitted.identity, admitted.server, admitted.call, expires_at
         )
         return guarded.with_request_state(sealed)
+
+    def _seal_task(self, admitted: Admitted, guarded: Guarded) -> bytes:
+        task_id, ttl_ms = created_task(admitted.call, guarded.result)
+        handle = self.handles.mint(task_id, ttl_ms, admitted, self.clock())
+        return guarded.with_result(with_handle(guarded.result, handle))
 
     async def _filter_list(self, admitted: Admitted, guarded: Guarded) -> bytes:
         call, server = admitted.call, admitted.server

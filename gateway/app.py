@@ -40,6 +40,7 @@ from gateway.delivery import Delivery
 from gateway.edge import Edge
 from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
+from gateway.handles import Handles, tell_of_tasks
 from gateway.origins import accepted_hosts
 from gateway.pipeline import Corridor
 from gateway.prompts import Prompts
@@ -234,12 +235,12 @@ class House:
         prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
         catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
-        telemetry, seals = self._telemetry, Seals(plan.seal_keys)
+        telemetry, seals, handles = self._telemetry, Seals(plan.seal_keys), Handles(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
         self._streams = streams = Streams(limits.subscriptions, limits.subscriptions_per_subject)
         opened.callback(streams.close)
-        answers = Answers(counted, seals, definitions, prompts, state_s=settings.seals.state_s)
+        answers = Answers(counted, seals, handles, definitions, prompts, state_s=settings.seals.state_s)
         delivery = Delivery(
             upstream,
             answers,
@@ -249,7 +250,7 @@ class House:
             telemetry,
             stream_limits=StreamLimits(event_bytes=limits.result_bytes),
             streams=streams,
-            rewriters=(keep_within_reach,),
+            rewriters=(keep_within_reach, tell_of_tasks),
         )
         opened.push_async_callback(delivery.drain)
         self._corridor = Corridor(
@@ -258,6 +259,7 @@ class House:
             policy=counted,
             desk=desk,
             seals=seals,
+            handles=handles,
             sink=sink,
             delivery=delivery,
             redactor=self._redactor,

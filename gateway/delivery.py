@@ -62,7 +62,7 @@ RUNS: Mapping[str, Run] = {
     "rpc_error": Run.FAILED,
     "failed": Run.FAILED,
     "input_required": Run.UNKNOWN,
-    "task": Run.UNKNOWN,
+    "task": Run.EXECUTED,  # the server took the call: what becomes of its task is the task's own story
     "cancelled": Run.UNKNOWN,
     "unknown": Run.UNKNOWN,
 }

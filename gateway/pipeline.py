@@ -20,13 +20,26 @@ from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
-from gateway.contract.judgement import check_call, check_reach, check_verdict
-from gateway.contract.passage import Admitted, Arrival, Call, Identity, OpenedState, Passage, Reply, Server, Tool
+from gateway.contract.judgement import check_call, check_reach, check_tasks, check_verdict
+from gateway.contract.passage import (
+    NO_TASKS,
+    Admitted,
+    Arrival,
+    Call,
+    Identity,
+    OpenedState,
+    OpenedTasks,
+    Passage,
+    Reply,
+    Server,
+    Tool,
+)
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
+from gateway.handles import Handles
 from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault
@@ -46,6 +59,7 @@ class Corridor:
     policy: Policy
     desk: Desk
     seals: Seals
+    handles: Handles
     sink: AuditSink
     delivery: Delivery
     redactor: Redactor
@@ -89,9 +103,11 @@ class Corridor:
         passage.call = call = match_headers(received, envelope)
         self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
-        passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call)
+        passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
+        passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks)
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
+        check_tasks(tasks)
         check_call(call, tool)
         await self.catalog.hold(server, call)
         if call.request_state is not None:
@@ -103,7 +119,9 @@ class Corridor:
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
 
-    async def judge(self, server: Server, identity: Identity, call: Call) -> tuple[Tool | None, Verdict]:
+    async def judge(
+        self, server: Server, identity: Identity, call: Call, tasks: OpenedTasks = NO_TASKS
+    ) -> tuple[Tool | None, Verdict]:
         """Ask the policy about this very call -> its verdict, and the definition of the tool that it judged.
 
         Only an allow may rest on the list as it was last read. Whoever is held or refused, is for the list as it is,
@@ -111,7 +129,7 @@ class Corridor:
         """
         check_reach(server, call)
         tool = await self.catalog.look_up(server, call)
-        verdict = await self.policy.judge(policy_input("call", server, identity, call, tool))
+        verdict = await self.policy.judge(policy_input("call", server, identity, call, tool, tasks=tasks))
         if call.kind == "tool" and (tool is None or verdict.effect is not Effect.ALLOW):
             try:
                 now = await self.catalog.confirm(server, call, DEFINITION_FRESH_S)

@@ -16,7 +16,19 @@ from approvals.ticket import Claimed
 from gateway.contract.bindings import mirror_anew
 from gateway.contract.fingerprint import bound_meta, effect_text
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value
-from gateway.contract.passage import Admitted, Call, Identity, OpenedState, Passage, Received, Server, Tool
+from gateway.contract.passage import (
+    NO_TASKS,
+    Admitted,
+    Call,
+    Identity,
+    OpenedState,
+    OpenedTasks,
+    Passage,
+    Received,
+    Server,
+    Task,
+    Tool,
+)
 from policies.verdict import Effect
 
 _FIXED = (
@@ -37,10 +49,13 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     call: Call,
     tool: Tool | None,
     candidates: Sequence[Mapping[str, Any]] | None = None,
+    tasks: OpenedTasks = NO_TASKS,
 ) -> bytes:
     """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
 
-    `request.leg` is 0 for a first request and 1 for one that answers an `input_required` result. `candidates` are
+    `request.leg` is 0 for a first request and 1 for one that brings what a server asked for. `request.tasks` are the
+    tasks that the request names: the id as the caller holds it, the tool that made it (`null`: the caller has no such
+    task; whatever the policy answers, the request goes no further), whether an approved call did. `candidates` are
     what a list offers; the member is there in the list phase only.
     """
     question: dict[str, Any] = {
@@ -60,6 +75,9 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
             "name": call.name,
             "arguments": call.arguments,
             "input_responses": call.input_responses,
+            "tasks": [_task(*named) for named in zip(call.task_ids, tasks.found, strict=True)]
+            if call.task_ids
+            else (),
             "leg": 0 if call.request_state is None and call.input_responses is None else 1,
         },
         "tool": None if tool is None else {"annotations": tool.annotations, "digest": tool.digest, "pinned": False},
@@ -69,23 +87,31 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     return orjson.dumps(question, default=dict)
 
 
+def _task(handle: str, task: Task | None) -> dict[str, Any]:
+    if task is None:
+        return {"id": handle, "tool": None, "approved": False}
+    return {"id": handle, "tool": task.tool, "approved": bool(task.ticket)}
+
+
 def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> Admitted:
     """Proof that the call passed every room, with exactly what goes upstream.
 
     A gated call (an approval's use was consumed for it) leaves with the digested texts and without the `_meta` keys
-    named in `volatile_meta`; a call that continues a sealed `requestState` leaves with the opened one. Raises
-    `RoomSkipped` where a fact is missing or does not belong to the others.
+    named in `volatile_meta`; a call that continues a sealed `requestState` leaves with the opened one, a request that
+    names tasks with the server's own ids of them. Raises `RoomSkipped` where a fact is missing or does not belong to
+    the others.
     """
     received, identity, call, use = _passed(passage)
     params = call.param_headers
-    if use is None and passage.opened_state is None:
+    tasks = tuple(task for task in passage.tasks.found if task is not None)
+    if use is None and passage.opened_state is None and not tasks:
         body = call.envelope.raw
     else:
-        body = _rewrite(call, passage.opened_state, gated=use is not None, volatile_meta=volatile_meta)
+        body = _rewrite(call, passage.opened_state, tasks, gated=use is not None, volatile_meta=volatile_meta)
         if passage.tool is not None and passage.tool.bindings:
             params = mirror_anew(passage.tool.bindings, call.arguments, params)
-    headers = _outgoing(call) + params + passage.trace
-    return Admitted(passage.decision_id, received.server, identity, call, body, headers, use)
+    headers = _outgoing(call, tasks) + params + passage.trace
+    return Admitted(passage.decision_id, received.server, identity, call, body, headers, use, tasks)
 
 
 def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]:
@@ -104,6 +130,8 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         raise RoomSkipped("look_up")
     if call.request_state is not None and passage.opened_state is None:
         raise RoomSkipped("open_state")
+    if tuple(task and task.handle for task in passage.tasks.found) != call.task_ids:
+        raise RoomSkipped("open_tasks")
     if verdict is not None and verdict.effect is Effect.ALLOW and settled is None:
         return received, identity, call, None
     if (
@@ -116,11 +144,17 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
     raise RoomSkipped("judge and settle")
 
 
-def _rewrite(call: Call, opened: OpenedState | None, *, gated: bool, volatile_meta: frozenset[str]) -> bytes:
-    """The body anew, from the judged values: the opened state in place of the sealed one, gated parts canonical."""
+def _rewrite(
+    call: Call, opened: OpenedState | None, tasks: tuple[Task, ...], *, gated: bool, volatile_meta: frozenset[str]
+) -> bytes:
+    """The body anew, from the judged values: what was sealed is replaced by what is in it, gated parts canonical."""
     params = {name: value for name, value in call.envelope.params.items() if name != "requestState"}
     if opened is not None and opened.value is not None:
         params["requestState"] = opened.value
+    if tasks and call.kind == "task":
+        params["taskId"] = tasks[0].id
+    elif tasks:
+        params["notifications"] = {**params["notifications"], "taskIds": [task.id for task in tasks]}
     if gated:
         kept = bound_meta(call, volatile_meta)
         params["_meta"] = {
@@ -140,11 +174,12 @@ def _canonical(value: Any) -> orjson.Fragment:
     return orjson.Fragment(effect_text(value))
 
 
-def _outgoing(call: Call) -> tuple[tuple[bytes, bytes], ...]:
+def _outgoing(call: Call, tasks: tuple[Task, ...]) -> tuple[tuple[bytes, bytes], ...]:
     """What goes upstream but for `Mcp-Param-*`, a valid trace, the server's own credentials and framing.
 
     Nothing of it is copied: the mirrored ones are anew from the body.
     """
     mirrored = ((b"mcp-method", call.method.encode()),)
-    named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
+    name = tasks[0].id if call.kind == "task" else call.name
+    named = () if name is None else ((b"mcp-name", encode_value(name)),)
     return _FIXED + mirrored + named

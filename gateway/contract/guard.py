@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from gateway.contract.envelope import fold
+from gateway.contract.methods import declares_tasks
 from gateway.contract.passage import Call
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.strict_json import NotStrict, read_strictly
@@ -22,6 +23,7 @@ EXECUTED = "executed"
 TOOL_ERROR = "tool_error"
 RPC_ERROR = "rpc_error"
 INPUT_REQUIRED = "input_required"
+TASK = "task"
 
 _ASKS_FOR_INPUT = frozenset({"tools/call", "resources/read", "prompts/get"})
 _RESULT_MEMBERS = frozenset({"jsonrpc", "id", "result"})
@@ -41,7 +43,8 @@ _DEFINED = frozenset({-32020, -32021, -32022})
 class Guarded:
     """An answer that may be delivered. `raw` is its text as it came; `message` the one reading of it.
 
-    `outcome` is `executed`, `tool_error` (the tool ran and says that it failed), `rpc_error` or `input_required`.
+    `outcome` is `executed`, `tool_error` (the tool ran and says that it failed), `rpc_error`, `input_required` or
+    `task`.
     """
 
     outcome: str
@@ -95,7 +98,7 @@ def guard_message(call: Call, message: Any, raw: bytes) -> Guarded:
     if type(found) is not type(asked) or found != asked:
         raise _invalid("another id than the request's")
     if "error" in members:
-        _check_error(message["error"])
+        check_error(message["error"])
         return Guarded(RPC_ERROR, message, raw)
     return Guarded(_classify(call, message["result"]), message, raw)
 
@@ -119,7 +122,8 @@ def _classify(call: Call, result: Any) -> str:
     if kind == "input_required":
         _check_input_required(call, result)
         return INPUT_REQUIRED
-    # "task" is refused like any other: tasks/* is not served yet, so nobody could ever poll it.
+    if kind == "task" and call.method == "tools/call" and declares_tasks(call.capabilities):
+        return TASK  # what it says of the task is held to the extension's rules in contract/tasks.py
     raise _invalid("a resultType that this request can't have")
 
 
@@ -138,8 +142,12 @@ def _check_input_required(call: Call, result: Mapping[str, Any]) -> None:
         raise _invalid("input_required with neither inputRequests nor requestState")
     if state is not None and type(state) is not str:
         raise _invalid("requestState is not a string")
-    if requests is None:
-        return
+    if requests is not None:
+        check_input_requests(call, requests)
+
+
+def check_input_requests(call: Call, requests: Any) -> None:
+    """Hold what a server asks its client for against what the client declared in this request."""
     if type(requests) is not dict:
         raise _invalid("inputRequests is not an object")
     for request in requests.values():
@@ -162,7 +170,7 @@ def _declared(capabilities: Mapping[str, Any], request: Mapping[str, Any]) -> bo
     return type(mode) is str and (mode in capability or (mode == "form" and "url" not in capability))
 
 
-def _check_error(error: Any) -> None:
+def check_error(error: Any) -> None:
     """A server's error is passed on as it is, but for codes that would be taken for another's word.
 
     Refused are the gateway's own codes, and those that this revision forbids: -32042 (an elicitation past the rules

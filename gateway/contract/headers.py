@@ -1,8 +1,9 @@
 """`Received` + `Envelope` -> `Call`: the mirrored headers agree with the body, or nothing else runs.
 
 The order is the contract's: headers (-32020), `_meta` (-32602), version (-32022), method (404), the method's
-parameters (-32602). Which member a header mirrors is decided by the method alone, an encoded value has exactly one
-spelling, and a header that was sent twice has none (contract.md sections 2-3; rules G1, G2).
+parameters (-32602), the capability that they need (-32021). Which member a header mirrors is decided by the method
+alone, an encoded value has exactly one spelling, and a header that was sent twice has none (contract.md sections 2-3;
+rules G1, G2).
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.contract.envelope import PROTOCOL_META
-from gateway.contract.methods import EXTENSION, METHODS, UNGUARDED, Method
+from gateway.contract.methods import (
+    EXTENSION,
+    METHODS,
+    TASKS_EXTENSION,
+    UNGUARDED,
+    Method,
+    declares_tasks,
+    task_ids_of,
+)
 from gateway.contract.passage import Call, Envelope, Received
 from gateway.contract.refusals import Refusal, Refused
 
@@ -54,7 +63,7 @@ def match_headers(received: Received, envelope: Envelope) -> Call:
     message without an id whose method is a request's is ENVELOPE_INVALID, every other one METHOD_UNKNOWN.
 
     Raises `Refused`: ENVELOPE_INVALID, HEADER_MISMATCH, META_MISSING, VERSION_UNSUPPORTED, METHOD_UNKNOWN,
-    PARAMS_INVALID.
+    PARAMS_INVALID, CAPABILITY_MISSING.
     """
     method = METHODS.get(envelope.method)
     asks = envelope.id is not None
@@ -163,11 +172,28 @@ def _call(
     given = envelope.params
     if (misfit := method.params.misfit(given)) is not None:
         raise Refused(Refusal.PARAMS_INVALID, f"params.{misfit}")
+    task_ids = task_ids_of(method, given)
+    if task_ids is not None and not declares_tasks(capabilities):
+        needed: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
+        raise Refused(Refusal.CAPABILITY_MISSING, "the tasks extension", requiredCapabilities=needed)
+    task_ids = task_ids or ()
     meta = envelope.meta
     extra_meta = {} if meta.keys() <= PROTOCOL_META else {key: meta[key] for key in meta if key not in PROTOCOL_META}
     if method.mirrored is None:
         shown = {key: value for key, value in given.items() if key != "_meta"}
-        return Call(envelope, method.kind, envelope.method, None, shown, capabilities, None, None, extra_meta, params)
+        return Call(
+            envelope,
+            method.kind,
+            envelope.method,
+            None,
+            shown,
+            capabilities,
+            None,
+            None,
+            extra_meta,
+            params,
+            task_ids,
+        )
     if not given.keys() <= method.members:
         raise Refused(Refusal.PARAMS_INVALID, "params has a member that the method does not define")
     return Call(
@@ -181,6 +207,7 @@ def _call(
         given.get("inputResponses"),
         extra_meta,
         params,
+        task_ids,
     )
 
 

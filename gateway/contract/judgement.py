@@ -8,7 +8,7 @@ tool's own definition: after the policy did not deny, before any ticket is read.
 from __future__ import annotations
 
 from gateway.contract.bindings import check_bindings, without_nulls
-from gateway.contract.passage import Call, Server, Tool
+from gateway.contract.passage import Call, OpenedTasks, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
 
@@ -31,6 +31,12 @@ def check_verdict(call: Call, verdict: Verdict) -> None:
     if verdict.disclose:
         refused.data["reasons"] = list(verdict.reasons)
     raise refused
+
+
+def check_tasks(tasks: OpenedTasks) -> None:
+    """Raise `Refused(TASK_UNKNOWN)` unless the caller owns every task that the request names, on this server."""
+    if None in tasks.found:
+        raise Refused(Refusal.TASK_UNKNOWN, tasks.why)
 
 
 def check_call(call: Call, tool: Tool | None) -> None:

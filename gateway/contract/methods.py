@@ -17,8 +17,15 @@ class _Texts:
     """The shape of an array of strings."""
 
 
-class _Unguarded:
-    """The shape of nothing: a member that acts on handles of which nothing proves yet whose they are."""
+class _TaskIds:
+    """The shape of an array of strings that is not too long to be opened one by one."""
+
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+"""The label under which a client declares that it can handle tasks."""
+
+MAX_TASK_IDS = 128
+"""How many tasks one subscription may name: each is opened on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ def _fits(value: Any, form: type | Shape) -> bool:
         return type(value) is dict and form.misfit(value) is None
     if form is _Texts:
         return type(value) is list and all(type(item) is str for item in value)
+    if form is _TaskIds:
+        return len(value) <= MAX_TASK_IDS if _fits(value, _Texts) else False
     return type(value) is form
 
 
@@ -72,7 +81,7 @@ _FILTER: Mapping[str, type] = {
     "promptsListChanged": bool,
     "resourcesListChanged": bool,
     "resourceSubscriptions": _Texts,
-    "taskIds": _Unguarded,
+    "taskIds": _TaskIds,
 }
 
 METHODS: Mapping[str, Method] = {
@@ -95,11 +104,30 @@ METHODS: Mapping[str, Method] = {
         ),
     ),
     "subscriptions/listen": Method("subscription", Shape({"notifications": Shape(optional=_FILTER)})),
+    "tasks/get": Method("task", Shape({"taskId": str}), "taskId"),
+    "tasks/update": Method("task", Shape({"taskId": str, "inputResponses": dict}), "taskId"),
+    "tasks/cancel": Method("task", Shape({"taskId": str}), "taskId"),
 }
 """Everything else is unknown, unless the server's configuration lists it as an extension's method."""
 
 UNGUARDED = re.compile(r"tasks/.*|notifications/cancelled", re.DOTALL)
-"""Unknown whatever a configuration lists: they act on a handle or an id, and nothing proves yet whose that is."""
+"""Unknown whatever a configuration lists, unless the table above has them: they act on a handle or an id, and nothing
+proves whose that is (the prefix `tasks/` is the extension's own)."""
 
 EXTENSION = Method("extension")
 """A method that only the server's configuration knows."""
+
+
+def task_ids_of(method: Method, params: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The ids of the tasks that a request of the right form names; `None` where it is about no task at all."""
+    if method.kind == "task":
+        return (params["taskId"],)
+    if method.kind == "subscription" and "taskIds" in params["notifications"]:
+        return tuple(params["notifications"]["taskIds"])
+    return None
+
+
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Whether the client says, in this request, that it can handle tasks."""
+    extensions = capabilities.get("extensions")
+    return type(extensions) is dict and type(extensions.get(TASKS_EXTENSION)) is dict

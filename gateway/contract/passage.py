@@ -96,10 +96,12 @@ class Envelope:
 class Call:
     """What is asked for: the envelope after headers, versions and methods agreed.
 
-    `kind` is `tool`, `prompt`, `resource`, `list`, `discover`, `completion`, `subscription` or `extension`.
-    `name` is the tool's or prompt's name or the resource's URI, else `None`. `arguments` is `params.arguments`, and
-    for methods without that member the remaining params (without `_meta`, `name`, `uri`, `requestState`).
-    `extra_meta` are the `_meta` keys that are not the protocol's own (a gated call binds them).
+    `kind` is `tool`, `prompt`, `resource`, `task`, `list`, `discover`, `completion`, `subscription` or `extension`.
+    `name` is the tool's or prompt's name, the resource's URI or the task's id as the caller holds it, else `None`.
+    `arguments` is `params.arguments`, and for methods without that member the remaining params (without `_meta`,
+    `name`, `uri`, `taskId`, `requestState`, `inputResponses`).
+    `extra_meta` are the `_meta` keys that are not the protocol's own (a gated call binds them). `task_ids` are the
+    ids of all tasks that are named, as the caller holds them.
     """
 
     envelope: Envelope
@@ -112,6 +114,7 @@ class Call:
     input_responses: Mapping[str, Any] | None = None
     extra_meta: Mapping[str, Any] = field(default_factory=dict)
     param_headers: tuple[tuple[bytes, bytes], ...] = ()
+    task_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,35 @@ class OpenedState:
     """The `requestState` that the upstream gave, taken out of its seal. `value` is `None` where it gave none."""
 
     value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that its caller owns, taken out of its handle.
+
+    `handle` is the id as the caller holds and spells it, `id` the server's own; `tool` made it, and `ticket` is the
+    approval that the call used (empty: it needed none).
+    """
+
+    handle: str
+    id: str
+    tool: str
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTasks:
+    """The tasks that a request names, in its order; `None` for an id that is no task of this caller's on this server.
+
+    `why` is the first such reason: for the record, never for the caller.
+    """
+
+    found: tuple[Task | None, ...] = ()
+    why: str = ""
+
+
+NO_TASKS = OpenedTasks()
+"""What a request names that is about no task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +182,7 @@ class Admitted:
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...]
     use: Claimed | None = None
+    tasks: tuple[Task, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +226,7 @@ class Passage:
     envelope: Envelope | None = None
     call: Call | None = None
     trace: tuple[tuple[bytes, bytes], ...] = ()
+    tasks: OpenedTasks = NO_TASKS
     tool: Tool | None = None
     verdict: Verdict | None = None
     opened_state: OpenedState | None = None

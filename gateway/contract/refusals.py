@@ -76,6 +76,7 @@ class Refusal(Enum):
         403, 40301, "The token lacks a scope that this operation needs.", challenge="insufficient_scope"
     )
     POLICY_DENIED = Row(403, 40302, "The policy does not allow this operation.")
+    TASK_UNKNOWN = Row(400, INVALID_PARAMS, "There is no such task.")
     ARGUMENTS_INVALID = Row(200, INVALID_PARAMS, "The arguments do not fit the tool's inputSchema.", result=True)
     RATE_LIMITED = Row(429, 42901, "Too many requests; try again later.", retry_after_s=60)
     APPROVAL_REQUIRED = Row(

@@ -23,6 +23,7 @@ from gateway.contract.subscription import (
     CANCELLED,
     SUBSCRIBED,
     SUBSCRIPTION_ID,
+    TASK_CHANGED,
     BrokenError,
     Rewrite,
     Subscription,
@@ -283,7 +284,7 @@ class ResponseStream:
                 raise BrokenError("a subscription's notification on the stream of a call")
         if method == "notifications/progress":
             return self._moves_on(params)
-        return method not in SUBSCRIBED
+        return method not in SUBSCRIBED and not method.startswith(TASK_CHANGED + "/")  # reserved for tasks
 
     def _moves_on(self, params: dict[str, Any]) -> bool:
         """Progress counts for the token that was asked for, and only upwards: a step back is not shown."""

@@ -19,6 +19,12 @@ META: dict[str, Any] = {
     "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+TASKS_META: dict[str, Any] = {
+    **META,
+    "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
+"""That of a client which can handle tasks."""
+
 SERVER = Server(
     name="readonly",
     path="/readonly/mcp",
@@ -45,7 +51,14 @@ def message(method: str = "tools/call", *, meta: Any = META, **members: Any) -> 
 def lines_of(request: Mapping[str, Any]) -> Lines:
     """The header lines that a right client sends with this request."""
     params = request["params"]
-    named = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}.get(request["method"])
+    named = {
+        "tools/call": "name",
+        "prompts/get": "name",
+        "resources/read": "uri",
+        "tasks/get": "taskId",
+        "tasks/update": "taskId",
+        "tasks/cancel": "taskId",
+    }.get(request["method"])
     lines: Lines = [
         ("Content-Type", "application/json"),
         ("Accept", "application/json, text/event-stream"),

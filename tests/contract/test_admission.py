@@ -80,6 +80,7 @@ def test_the_policys_question() -> None:
             "name": "read_file",
             "arguments": {"path": "/etc/motd"},
             "input_responses": None,
+            "tasks": [],
             "leg": 0,
         },
         "tool": {"annotations": {"readOnlyHint": True}, "digest": "ab" * 32, "pinned": False},

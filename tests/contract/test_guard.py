@@ -125,9 +125,14 @@ def test_anything_else_is_not_delivered(body: bytes) -> None:
     _refused(body)
 
 
-def test_a_task_is_refused_while_nobody_could_poll_it() -> None:
-    """tasks/* is an unknown method here, so a task handle leads nowhere."""
-    _refused(_text(result={"resultType": "task", "taskId": "t"}))
+def test_a_task_is_for_a_tools_caller_that_can_handle_it() -> None:
+    """No task for a client that did not declare the extension in this request, nor for any other request."""
+    body = _text(result={"resultType": "task", "taskId": "t"})
+    declared: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    assert guard_answer(a_call(capabilities=declared), body).outcome == "task"
+    _refused(body)
+    for method, kind in (("tasks/get", "task"), ("resources/read", "resource"), ("prompts/get", "prompt")):
+        _refused(body, method=method, kind=kind, capabilities=declared)
 
 
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "resources/list", "completion/complete"])

@@ -19,6 +19,7 @@ from gateway.contract.refusals import Refusal, Refused
 from tests.contract.asking import (
     META,
     SERVER,
+    TASKS_META,
     VERSION,
     Lines,
     ask,
@@ -34,6 +35,9 @@ NAMED: dict[str, dict[str, Any]] = {
     "tools/call": {"name": "read_file", "arguments": {"path": "/etc/motd"}},
     "prompts/get": {"name": "read_file"},
     "resources/read": {"uri": "file:///etc/motd"},
+    "tasks/get": {"taskId": "t"},
+    "tasks/update": {"taskId": "t", "inputResponses": {"q": {"action": "accept"}}},
+    "tasks/cancel": {"taskId": "t"},
 }
 RIGHT: dict[str, dict[str, Any]] = {
     **NAMED,
@@ -47,22 +51,44 @@ RIGHT: dict[str, dict[str, Any]] = {
 }
 
 
+TASKS = {"tasks/get", "tasks/update", "tasks/cancel"}
+
+
+def meta_of(method: str) -> dict[str, Any]:
+    """What a right client says about itself with this method."""
+    return TASKS_META if method in TASKS else META
+
+
+def published(name: str) -> dict[str, Any]:
+    """The definitions of a published schema."""
+    definitions: dict[str, Any] = orjson.loads((Path(__file__).parents[1] / "vectors" / name).read_bytes())["$defs"]
+    return definitions
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_the_revision_is_served(method: str) -> None:
     """The right request of each method passes: the positive twin of everything below."""
-    call = ask(message(method, params=RIGHT[method]))
+    call = ask(message(method, params=RIGHT[method], meta=meta_of(method)))
     assert call.method == method
     assert call.kind == METHODS[method].kind
-    assert call.name == {"resources/read": "file:///etc/motd"}.get(method, "read_file" if method in NAMED else None)
+    assert call.name == next((value for value in NAMED.get(method, {}).values() if isinstance(value, str)), None)
+    assert call.task_ids == (("t",) if method in TASKS else ())
 
 
 def test_the_methods_are_those_of_the_published_schema() -> None:
-    """The table is exactly `ClientRequest` of the revision's schema."""
-    schema = orjson.loads((Path(__file__).parents[1] / "vectors" / "mcp-2026-07-28.schema.json").read_bytes())[
-        "$defs"
-    ]
+    """The table is exactly `ClientRequest` of the revision's schema, and the requests of the tasks extension's."""
+    schema = published("mcp-2026-07-28.schema.json")
     named = [schema[item["$ref"].rpartition("/")[2]] for item in schema["ClientRequest"]["anyOf"]]
-    assert {request["properties"]["method"]["const"] for request in named} == set(METHODS)
+    assert {request["properties"]["method"]["const"] for request in named} == set(METHODS) - TASKS
+    requests = [
+        request["allOf"][1]
+        for name, request in published("tasks-extension.schema.json").items()
+        if name.endswith("TaskRequest")
+    ]
+    assert {request["properties"]["method"]["const"] for request in requests} == TASKS
+    for request in requests:
+        needed = METHODS[request["properties"]["method"]["const"]].params.required
+        assert set(request["properties"]["params"]["required"]) == set(needed)
 
 
 @pytest.mark.parametrize("header", ["MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"])
@@ -377,10 +403,9 @@ def test_an_unsupported_version_names_the_supported_ones(version: str) -> None:
         "logging/setLevel",
         "resources/subscribe",
         "resources/unsubscribe",
-        "tasks/get",
-        "tasks/update",
-        "tasks/cancel",
         "tasks/list",
+        "tasks/result",
+        "Tasks/get",
         "Tools/call",
         "tools/call ",
         "",
@@ -388,7 +413,7 @@ def test_an_unsupported_version_names_the_supported_ones(version: str) -> None:
     ],
 )
 def test_unknown_and_removed_methods(method: str) -> None:
-    """RPC-06: with modern headers they are -32601, HTTP 404; tasks are unknown as well until they can be guarded."""
+    """RPC-06: with modern headers they are -32601, HTTP 404."""
     request = message(method, params={"taskId": "t"})
     expected = Refusal.HEADER_MISMATCH if method != method.strip() else Refusal.METHOD_UNKNOWN
     assert refusal(request).refusal is expected
@@ -414,13 +439,13 @@ def test_a_legacy_initialize_reads_what_is_supported(header: str) -> None:
 
 def test_extension_methods_are_those_that_the_configuration_lists() -> None:
     """A method of an extension is served only where it is listed, and shows all of its params to the policy."""
-    server = replace(SERVER, methods=frozenset({"x/y", "tasks/get", "notifications/cancelled"}))
+    server = replace(SERVER, methods=frozenset({"x/y", "tasks/list", "notifications/cancelled"}))
     request = message("x/y", params={"name": "n", "uri": "u", "arguments": {"a": 1}, "requestState": "s", "z": 2})
     assert refusal(request).refusal is Refusal.METHOD_UNKNOWN
     call = ask(request, server=server)
     assert (call.kind, call.name, call.request_state) == ("extension", None, None)
     assert call.arguments == {"name": "n", "uri": "u", "arguments": {"a": 1}, "requestState": "s", "z": 2}
-    assert refusal(message("tasks/get", params={"taskId": "t"}), server=server).refusal is Refusal.METHOD_UNKNOWN
+    assert refusal(message("tasks/list", params={"taskId": "t"}), server=server).refusal is Refusal.METHOD_UNKNOWN
     assert refusal(message("notifications/cancelled", id=None), server=server).refusal is Refusal.METHOD_UNKNOWN
 
 
@@ -480,13 +505,58 @@ def test_notifications() -> None:
         ("subscriptions/listen", {"notifications": {"toolsListChanged": 1}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": "file:///a"}}),
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [1]}}),
-        ("subscriptions/listen", {"notifications": {"taskIds": ["t"]}}),
+        ("subscriptions/listen", {"notifications": {"taskIds": "t"}}),
+        ("subscriptions/listen", {"notifications": {"taskIds": [1]}}),
+        ("subscriptions/listen", {"notifications": {"taskIds": ["t"] * 129}}),
+        ("tasks/get", {"inputResponses": {}}),
+        ("tasks/get", {"name": "read_file"}),
+        ("tasks/get", {"requestState": "s"}),
+        ("tasks/update", {"inputResponses": []}),
+        ("tasks/update", {"arguments": {}}),
+        ("tasks/cancel", {"reason": "x"}),
     ],
 )
 def test_parameters_that_steer_a_decision_have_their_type(method: str, change: dict[str, Any]) -> None:
     """RPC-03: -32602 for a wrong type, and for a member that would be executed without having been judged."""
-    assert ask(message(method, params=RIGHT[method])).method == method
-    assert refusal(message(method, params={**RIGHT[method], **change})).refusal is Refusal.PARAMS_INVALID
+    meta = meta_of(method)
+    assert ask(message(method, params=RIGHT[method], meta=meta)).method == method
+    assert refusal(message(method, params={**RIGHT[method], **change}, meta=meta)).refusal is Refusal.PARAMS_INVALID
+
+
+LISTEN = {"notifications": {"taskIds": ["t", "u"]}}
+
+
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        {},
+        {"extensions": None},
+        {"extensions": []},
+        {"extensions": {}},
+        {"extensions": {"io.modelcontextprotocol/tasks": None}},
+        {"extensions": {"io.modelcontextprotocol/tasks": True}},
+        {"extensions": {"IO.modelcontextprotocol/tasks": {}}},
+        {"tasks": {}},
+    ],
+)
+@pytest.mark.parametrize("method", [*sorted(TASKS), "subscriptions/listen"])
+def test_tasks_are_for_clients_that_declare_them(method: str, capabilities: dict[str, Any]) -> None:
+    """-32021 names what is missing, on every request about a task and on a subscription to one."""
+    params = LISTEN if method == "subscriptions/listen" else RIGHT[method]
+    declared = ask(message(method, params=params, meta=TASKS_META))
+    assert declared.task_ids == (("t", "u") if params is LISTEN else ("t",))
+    meta = {**META, "io.modelcontextprotocol/clientCapabilities": capabilities}
+    refused = refusal(message(method, params=params, meta=meta))
+    assert refused.refusal is Refusal.CAPABILITY_MISSING
+    assert refused.data == {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+
+
+def test_a_subscription_to_no_task_needs_no_declaration() -> None:
+    """Only who asks for tasks has to declare them; and asking for none of them by name is asking for tasks."""
+    assert ask(message("subscriptions/listen", params=RIGHT["subscriptions/listen"])).task_ids == ()
+    empty = message("subscriptions/listen", params={"notifications": {"taskIds": []}})
+    assert refusal(empty).refusal is Refusal.CAPABILITY_MISSING
+    assert ask({**empty, "params": {**empty["params"], "_meta": TASKS_META}}).task_ids == ()
 
 
 @pytest.mark.parametrize("method", ["completion/complete", "subscriptions/listen"])

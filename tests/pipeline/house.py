@@ -24,6 +24,7 @@ from gateway.catalog import Catalog
 from gateway.contract.passage import Passage, Received, Reply, Server
 from gateway.contract.record import AuditKeys, Redactor
 from gateway.delivery import Delivery
+from gateway.handles import Handles, tell_of_tasks
 from gateway.pipeline import Corridor
 from gateway.seals import Seals
 from gateway.tokens import IssuerSettings, Tokens
@@ -166,12 +167,12 @@ class InnerHouse:
         """A good `tools/call` of alice's."""
         return self.request(message(params={"name": name, "arguments": dict(arguments or {})}, **more))
 
-    def request(self, body: Mapping[str, Any]) -> Asked:
-        """Any good request of alice's."""
-        token = self.issuer.mint(SERVER.resource, scope="mcp:use")
+    def request(self, body: Mapping[str, Any], server: Server = SERVER, **claims: Any) -> Asked:
+        """Any good request of alice's; `claims` make it another's."""
+        token = self.issuer.mint(server.resource, **{"scope": "mcp:use", **claims})
         lines = {**dict(lines_of(body)), "Authorization": f"Bearer {token}"}
         headers = tuple((name.lower().encode(), str(value).encode()) for name, value in lines.items())
-        return Asked(Received(SERVER, "POST", SERVER.path, headers), orjson.dumps(body))
+        return Asked(Received(server, "POST", server.path, headers), orjson.dumps(body), server)
 
     def later(self, seconds: float) -> None:
         """The catalogue's clock goes on."""
@@ -249,11 +250,13 @@ async def until(holds: Callable[[], bool], within_s: float = 5.0) -> None:
 
 @asynccontextmanager
 async def inner_house(
-    folder: Path, judge: Judge = lambda _: ALLOW, *, store_limit_s: float = 2.0
+    folder: Path, judge: Judge = lambda _: ALLOW, *, store_limit_s: float = 2.0, tenant_claim: str = ""
 ) -> AsyncIterator[InnerHouse]:
     """A corridor on fresh files, with one server that offers `pay` and `secret`."""
     issuer = Issuer(ISSUER)
-    tokens = Tokens([IssuerSettings(ISSUER, ("ES256",), jwks_file=issuer.write(folder / "jwks.json"))])
+    tokens = Tokens(
+        [IssuerSettings(ISSUER, ("ES256",), jwks_file=issuer.write(folder / "jwks.json"), tenant_claim=tenant_claim)]
+    )
     await tokens.start()
     store = Store(f"sqlite:///{folder / 'desk.db'}", [KEY], limit_s=store_limit_s)
     await store.start()
@@ -267,12 +270,13 @@ async def inner_house(
     async with scripted:
         upstream = HttpUpstream({SERVER.name: UpstreamTarget((check_replica_url(scripted.url),))})
         catalog = Catalog(upstream)
-        policy, sink, watcher, seals = PlayedPolicy(judge), KeptRecord(), Watcher(), Seals([KEY])
+        policy, sink, watcher = PlayedPolicy(judge), KeptRecord(), Watcher()
+        seals, handles = Seals([KEY]), Handles([KEY])
         redactor = Redactor(AuditKeys(KEY_TEXT))
-        answers, rewriters = Answers(policy, seals), (keep_within_reach,)
+        answers, rewriters = Answers(policy, seals, handles), (keep_within_reach, tell_of_tasks)
         delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
         corridor = Corridor(
-            tokens, catalog, policy, desk, seals, sink, delivery, redactor, implications={}, observer=watcher
+            tokens, catalog, policy, desk, seals, handles, sink, delivery, redactor, implications={}, observer=watcher
         )
         house = InnerHouse(
             corridor, policy, sink, watcher, store, desk, issuer, scripted, [tool("pay"), tool("secret")], moves

@@ -117,6 +117,15 @@ def _one(*changes: Change) -> Change:
     return change
 
 
+TASK_REQUESTS: Mapping[str, Mapping[str, Any]] = {
+    "tasks/get": {"taskId": "t"},
+    "tasks/update": {"taskId": "t", "inputResponses": {}},
+    "tasks/cancel": {"taskId": "t"},
+}
+_handles_tasks = _edit(
+    lambda m: version_of(m).update({CAPABILITIES_KEY: {"extensions": {"io.modelcontextprotocol/tasks": {}}}})
+)
+
 PROMPT = body("prompts/get", {"name": "greet"}, 7)
 RESOURCE = body("resources/read", {"uri": "demo://open"}, 7)
 TOOLS = body("tools/list", {}, 7)
@@ -310,13 +319,19 @@ RPC = [
             "roots/list",
             "sampling/createMessage",
             "tasks/list",
+            "tasks/result",
             "Tools/List",
             "",
         )
     ),
     *(
-        Row(f"RPC-06 {method}, not yet served", Refusal.METHOD_UNKNOWN, _becomes(method, {"taskId": "t"}, "t"))
-        for method in ("tasks/get", "tasks/update", "tasks/cancel")
+        Row(f"{method} of a client without tasks", Refusal.CAPABILITY_MISSING, _becomes(method, params, "t"))
+        for method, params in TASK_REQUESTS.items()
+    ),
+    Row(
+        "a subscription to a task by a client without tasks",
+        Refusal.CAPABILITY_MISSING,
+        _becomes("subscriptions/listen", {"notifications": {"taskIds": ["t"]}}),
     ),
     Row(
         "RPC-06 a notification of nobody's",
@@ -482,6 +497,18 @@ CALLS = [
     *(
         Row(f"a state of {len(text)}: {text[:12]!r}", Refusal.STATE_NOT_ACCEPTED, _state(text))
         for text in ("", "x", "A" * 120, "AAAA=", "A" * 70_000, "\u0000")
+    ),
+    *(
+        Row(f"{method} of nobody's task", Refusal.TASK_UNKNOWN, _one(_becomes(method, params, "t"), _handles_tasks))
+        for method, params in TASK_REQUESTS.items()
+    ),
+    Row(
+        "a closed method of nobody's task",
+        Refusal.POLICY_DENIED,
+        _one(
+            _becomes("subscriptions/listen", {"notifications": {"taskIds": ["t"]}}),
+            _handles_tasks,
+        ),
     ),
     Row(
         "an approval beyond 2^53",

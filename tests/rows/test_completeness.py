@@ -17,7 +17,6 @@ from tests.rows.table import ROWS
 from tests.rows.test_upstream import ANSWERS
 
 LATER: Mapping[Refusal, str] = {
-    Refusal.CAPABILITY_MISSING: "issue 3: what a request needs of its client is judged with tasks and subscriptions",
     Refusal.IDEMPOTENCY_CONFLICT: "issue 6: an idempotency key replays a known outcome",
 }
 """Refusals that nothing in this version raises, and which issue brings them."""

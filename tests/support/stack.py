@@ -122,7 +122,7 @@ def headers_of(message: Mapping[str, Any], token: str = "") -> dict[str, str]:
         "MCP-Protocol-Version": "2026-07-28",
         "Mcp-Method": message["method"],
     }
-    name = params.get("name", params.get("uri"))
+    name = params.get("name", params.get("uri", params.get("taskId")))
     if name is not None:
         headers["Mcp-Name"] = name
     if token:

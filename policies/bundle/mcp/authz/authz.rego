@@ -45,7 +45,7 @@ decision := {
 	gate == "approve"
 }
 
-# A request that names no single thing: lists, descriptions, completions, subscriptions, other methods.
+# A request that names no single thing of the data: lists, descriptions, completions, subscriptions, tasks, others.
 decision := {
 	"effect": "allow",
 	"scopes": array.concat(object.get(server, "scopes", []), entries_scopes),
@@ -110,6 +110,14 @@ targets contains ["resources", uri] if {
 	some uri in uris
 }
 
+# A task is as callable as the tool that made it. What is no task of this caller's (`tool` is null) reaches nothing: the
+# gateway itself answers it, like every id that was never given out.
+targets contains ["tools", task.tool] if {
+	not section
+	some task in input.request.tasks
+	task.tool != null
+}
+
 # The data of each of them, as [section, data].
 entries := [[pair[0], one] |
 	some pair in targets
@@ -153,7 +161,14 @@ refusal_of_several := "target_missing" if {
 } else := "approval_not_possible" if {
 	some pair in entries
 	gate_of(pair[0], pair[1]) != "open"
+	not settled(pair[0])
 }
+
+# The call that made a task had its approval. New input for it was seen by nobody who approved: that it needs no
+# approval must be said in so many words.
+settled("tools") if method != "tasks/update"
+
+settled("tools") if server.methods["tasks/update"].approval.needed == false
 
 refusal_of(place, id, found) := reason if {
 	is_object(found)
@@ -207,10 +222,16 @@ phase_known if input.phase == "call"
 
 phase_known if input.phase == "list"
 
-# A completion names what it completes, a subscription names resources by URI.
+# A completion names what it completes, a subscription names resources by URI and tasks by id.
 all_named if {
 	method != "completion/complete"
 	method != "subscriptions/listen"
+	not startswith(method, "tasks/")
+}
+
+all_named if {
+	startswith(method, "tasks/")
+	count(input.request.tasks) == 1
 }
 
 all_named if {
@@ -223,6 +244,8 @@ all_named if {
 	uris := object.get(input.request.arguments.notifications, "resourceSubscriptions", [])
 	is_array(uris)
 	every uri in uris { is_string(uri) }
+	ids := object.get(input.request.arguments.notifications, "taskIds", [])
+	ids == [task.id | some task in object.get(input.request, "tasks", [])]
 }
 
 # ------------------------------------------------------------------ how data is found
@@ -240,7 +263,8 @@ named(place, id) if {
 	type_name(value) != ""
 }
 
-# Naming a section opens its lists and the server's description; what they show is judged entry by entry.
+# Naming a section opens its lists and the server's description; what they show is judged entry by entry. Tools that are
+# called may make tasks, so naming tools opens those as well.
 find("methods", id) := {} if {
 	not named("methods", id)
 	opened(id)
@@ -249,6 +273,11 @@ find("methods", id) := {} if {
 opened(id) if id == "server/discover"
 
 opened(id) if listed_by[id] in object.keys(server)
+
+opened(id) if {
+	id in {"tasks/get", "tasks/update", "tasks/cancel"}
+	"tools" in object.keys(server)
+}
 
 # A key that ends with `/` covers what lies below it, any other exactly itself.
 find("resources", uri) := server.resources[uri]

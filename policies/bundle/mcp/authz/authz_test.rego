@@ -217,7 +217,7 @@ test_lists_of_named_sections_are_open if {
 
 test_closed_method_is_denied if denied(decide(ask("prompts/list", null, {})), "method_not_listed")
 
-test_unlisted_method_is_denied if denied(decide(ask("tasks/get", "t", {})), "method_not_listed")
+test_unlisted_method_is_denied if denied(decide(ask("x/unlisted", null, {})), "method_not_listed")
 
 test_list_of_a_section_without_data_is_denied if {
 	bare := {"files": {"tools": {}}}
@@ -287,4 +287,87 @@ test_list_of_an_unknown_server_shows_nothing if {
 test_call_phase_shows_nothing if {
 	question := object.union(list("tools/list", ["read_file"]), {"phase": "call"})
 	decide(question).visible == []
+}
+
+# ------------------------------------------------------------------ tasks
+
+about(method, tools) := object.union(ask(method, "h", {}), {"request": {"tasks": [made_by(tool) | some tool in tools]}})
+
+made_by(tool) := {"id": "h", "tool": tool, "approved": false}
+
+task_methods := {"tasks/get", "tasks/update", "tasks/cancel"}
+
+test_task_is_as_callable_as_its_tool if {
+	every method in task_methods {
+		decide(about(method, ["read_file"])) == {
+			"effect": "allow",
+			"scopes": ["mcp:use", "files:read"],
+			"reasons": ["allowed"],
+			"visible": [],
+		}
+		denied(decide(about(method, ["closed"])), "tool_not_listed")
+		denied(decide(about(method, ["absent"])), "tool_not_listed")
+		denied(decide(about(method, ["acme_only"])), "tenant_not_listed")
+		denied(decide(about(method, ["staging_only"])), "environment_not_listed")
+		denied(decide(about(method, ["misspelt"])), "data_member_unknown")
+		denied(decide(about(method, ["unstated"])), "approval_terms_missing")
+	}
+}
+
+test_what_is_no_task_of_the_callers_is_left_to_the_gateway if {
+	every method in task_methods {
+		decide(about(method, [null])).effect == "allow"
+		decide(about(method, [null])).scopes == ["mcp:use"]
+	}
+}
+
+test_request_about_no_or_several_tasks_is_denied if {
+	every method in task_methods {
+		denied(decide(ask(method, "h", {})), "target_missing")
+		denied(decide(about(method, [])), "target_missing")
+		denied(decide(about(method, ["read_file", "read_file"])), "target_missing")
+	}
+}
+
+test_task_of_a_gated_tool_takes_no_new_input_unsaid if {
+	decide(about("tasks/get", ["delete_file"])).effect == "allow"
+	decide(about("tasks/cancel", ["delete_file"])).effect == "allow"
+	denied(decide(about("tasks/update", ["delete_file"])), "approval_not_possible")
+	said := object.union(servers, {"files": {"methods": {"tasks/update": {"approval": {"needed": false}}}}})
+	decision := authz.decision with input as about("tasks/update", ["delete_file"])
+		with data.mcp.authz.servers as said
+	decision.effect == "allow"
+	decision.scopes == ["mcp:use", "files:write"]
+}
+
+test_task_method_can_be_closed_or_narrowed if {
+	shut := object.union(servers, {"files": {"methods": {"tasks/cancel": false}}})
+	closed := authz.decision with input as about("tasks/cancel", ["read_file"]) with data.mcp.authz.servers as shut
+	denied(closed, "method_not_listed")
+	narrow := object.union(servers, {"files": {"methods": {"tasks/cancel": {"scopes": ["tasks:cancel"]}}}})
+	decision := authz.decision with input as about("tasks/cancel", ["read_file"]) with data.mcp.authz.servers as narrow
+	{scope | some scope in decision.scopes} == {"mcp:use", "files:read", "tasks:cancel"}
+}
+
+test_server_without_tools_has_no_tasks if {
+	bare := {"files": {"prompts": {}}}
+	every method in task_methods {
+		decision := authz.decision with input as about(method, [null]) with data.mcp.authz.servers as bare
+		denied(decision, "method_not_listed")
+	}
+}
+
+following(ids, tools) := object.union(
+	ask("subscriptions/listen", null, {"notifications": {"taskIds": ids}}),
+	{"request": {"tasks": [made_by(tool) | some tool in tools]}},
+)
+
+test_subscription_to_tasks_needs_their_tools if {
+	decide(following(["h"], ["read_file"])).effect == "allow"
+	"files:read" in decide(following(["h"], ["read_file"])).scopes
+	decide(following(["h", "h"], ["read_file", "delete_file"])).effect == "allow"
+	denied(decide(following(["h", "h"], ["read_file", "closed"])), "tool_not_listed")
+	denied(decide(following(["other"], ["read_file"])), "target_missing")
+	denied(decide(following(["h"], [])), "target_missing")
+	denied(decide(following("h", ["read_file"])), "target_missing")
 }

@@ -1,0 +1,155 @@
+"""What a server may say of a task, and under which id its owner hears it (tasks extension; contract.md section 5).
+
+The server's own id never leaves: what creates a task, tells of one or announces one carries the handle that the owner
+holds. Every part that is not of the extension's form is `Refused(UPSTREAM_INVALID)`, and none of it is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.contract.envelope import fold
+from gateway.contract.guard import check_error, check_input_requests
+from gateway.contract.listing import is_shared, keep_private
+from gateway.contract.passage import Admitted, Call, Task
+from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.subscription import ACKNOWLEDGED, TASK_CHANGED, BrokenError, Rewrite
+
+PAYLOADS: Mapping[str, str | None] = {
+    "working": None,
+    "input_required": "inputRequests",
+    "completed": "result",
+    "failed": "error",
+    "cancelled": None,
+}
+"""A task's status -> the member that comes with it, and with no other."""
+
+_TEXTS = ("taskId", "createdAt", "lastUpdatedAt")
+_NAMES = {
+    fold(name): name
+    for name in (
+        *(*_TEXTS, "status", "statusMessage", "ttlMs", "pollIntervalMs", "resultType"),
+        *(payload for payload in PAYLOADS.values() if payload),
+    )
+}
+_ACKNOWLEDGEMENT = frozenset({"resultType", "_meta"})
+_RESULT_NAMES = {fold(name): name for name in ("resultType", "isError", "requestState", "inputRequests", "taskId")}
+_LARGEST = 2**53 - 1
+
+
+def created_task(call: Call, result: Mapping[str, Any]) -> tuple[str, int | None]:
+    """A `CreateTaskResult` -> the server's id of the task and its time to live in milliseconds (`None`: no end)."""
+    check_task(call, result, whole=False)
+    return result["taskId"], result["ttlMs"]
+
+
+def with_handle(members: Mapping[str, Any], handle: str) -> dict[str, Any]:
+    """What is said of a task, under the id that its owner holds; for no shared cache."""
+    told = {**members, "taskId": handle}
+    return keep_private(told) if is_shared(told) else told
+
+
+def answer_of(call: Call, task: Task, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of `tasks/get`, `tasks/update` or `tasks/cancel` as its caller gets it."""
+    if call.method == "tasks/get":
+        return told_of(call, task, result)
+    if not result.keys() <= _ACKNOWLEDGEMENT:
+        raise _invalid(f"{call.method}: more than an acknowledgement")
+    return dict(result)
+
+
+def told_of(call: Call, task: Task, members: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server tells of this very task, under its owner's handle."""
+    check_task(call, members, whole=True)
+    if members["taskId"] != task.id:
+        raise _invalid("another task than the one that was asked for")
+    return with_handle(members, task.handle)
+
+
+def rewrite_tasks(admitted: Admitted) -> Rewrite | None:
+    """How a subscription's notifications name the tasks that it is about: as their owner does (see subscription.py).
+
+    A task that the caller did not name is dropped; an acknowledged one breaks the stream, as its own rules have it.
+    """
+    named: dict[str, Task] = {}
+    for task in admitted.tasks:
+        named.setdefault(task.id, task)
+    if not named:
+        return None
+
+    def rewrite(message: dict[str, Any]) -> dict[str, Any] | None:
+        method, params = message["method"], message.get("params", {})
+        if method == ACKNOWLEDGED:
+            honoured = params["notifications"]
+            if "taskIds" not in honoured:
+                return message
+            handles = [named[one].handle if one in named else one for one in honoured["taskIds"]]
+            return {**message, "params": {**params, "notifications": {**honoured, "taskIds": handles}}}
+        if method != TASK_CHANGED:
+            return message
+        about = params.get("taskId")
+        if type(about) is not str or about not in named:
+            return None
+        try:
+            return {**message, "params": told_of(admitted.call, named[about], params)}
+        except Refused as refused:
+            raise BrokenError(refused.detail) from None
+
+    return rewrite
+
+
+def check_task(call: Call, members: Mapping[str, Any], *, whole: bool) -> None:
+    """Hold what is said of a task to its form. `whole`: what its status brings along must be there."""
+    for name in members:
+        if _NAMES.get(fold(name), name) != name:
+            raise _invalid(f"a variant of a task's {_NAMES[fold(name)]}")
+    if any(type(members.get(name)) is not str for name in _TEXTS) or not members["taskId"]:
+        raise _invalid("a task without id or times")
+    if type(members.get("statusMessage", "")) is not str:
+        raise _invalid("a task's statusMessage is not a string")
+    if "ttlMs" not in members or not (members["ttlMs"] is None or _is_integer(members["ttlMs"])):
+        raise _invalid("a task's ttlMs is neither an integer nor null")
+    if not _is_integer(members.get("pollIntervalMs", 0)):
+        raise _invalid("a task's pollIntervalMs is not an integer")
+    status = members.get("status")
+    if type(status) is not str or status not in PAYLOADS:
+        raise _invalid("a task in no known status")
+    brings = PAYLOADS[status]
+    if any(payload in members for payload in PAYLOADS.values() if payload != brings):
+        raise _invalid("a task with what belongs to another status")
+    if brings is None or (brings not in members and not whole):
+        return
+    if brings not in members:
+        raise _invalid(f"a task without its {brings}")
+    _check_payload(call, brings, members[brings])
+
+
+def _check_payload(call: Call, name: str, payload: Any) -> None:
+    if name == "inputRequests":
+        check_input_requests(call, payload)
+    elif name == "error":
+        check_error(payload)
+    else:
+        _check_final(payload)
+
+
+def _check_final(result: Any) -> None:
+    """The tool's own result: final, and with one reading of what says so."""
+    if type(result) is not dict:
+        raise _invalid("a task's result is not an object")
+    for name in result:
+        if _RESULT_NAMES.get(fold(name), name) != name:
+            raise _invalid(f"a variant of the reserved name {_RESULT_NAMES[fold(name)]} in a task's result")
+    if result.get("resultType", "complete") != "complete":
+        raise _invalid("a task's result that is not final")
+    if type(result.get("isError", False)) is not bool:
+        raise _invalid("isError is not a boolean")
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and abs(value) <= _LARGEST
+
+
+def _invalid(detail: str) -> Refused:
+    return Refused(Refusal.UPSTREAM_INVALID, detail)
