@@ -15,6 +15,7 @@ from typing import Any
 
 from gateway.contract.admission import policy_input
 from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded
+from gateway.contract.legacy import Spoken, retell_answer
 from gateway.contract.listing import (
     MEMBERS,
     candidates_of,
@@ -26,6 +27,7 @@ from gateway.contract.listing import (
 )
 from gateway.contract.passage import Admitted, Passage
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import refusal_reply
 from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
 from gateway.contract.tasks import answer_of, created_task, with_handle
 from gateway.definitions import Definitions
@@ -65,6 +67,11 @@ class Answers:
         """The text for the caller. Raises `Refused` and what the policy raises; then nothing may be delivered."""
         passage.code = guarded.code
         passage.result_digest = hashlib.sha256(guarded.raw).digest()
+        if passage.spoken is not None:
+            return await self._retell(passage, passage.spoken, admitted, guarded)
+        return await self._fit(admitted, guarded)
+
+    async def _fit(self, admitted: Admitted, guarded: Guarded) -> bytes:
         if guarded.outcome == INPUT_REQUIRED:
             return self._seal_state(admitted, guarded)
         if guarded.outcome == TASK:
@@ -76,6 +83,21 @@ class Answers:
         if admitted.call.method == "resources/read" and guarded.outcome == EXECUTED:
             check_contents(admitted.server.reach, guarded.result)
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw
+
+    async def _retell(self, passage: Passage, spoken: Spoken, admitted: Admitted, guarded: Guarded) -> bytes:
+        """The same for a client of an older revision, which can be neither asked for input nor given a task."""
+        if guarded.outcome not in {INPUT_REQUIRED, TASK}:
+            text = await self._fit(admitted, guarded)
+            return retell_answer(spoken, admitted.call.method, admitted.server.name, text)
+        passage.refused = refused = Refused(Refusal.REVISION_REQUIRED, guarded.outcome)
+        passage.code = refused.refusal.value.code
+        reply = refusal_reply(
+            refused,
+            request_id=admitted.call.envelope.id,
+            server=admitted.server,
+            decision_id=passage.decision_id,
+        )
+        return reply.body
 
     def _seal_state(self, admitted: Admitted, guarded: Guarded) -> bytes:
         if admitted.use is not None:

@@ -38,6 +38,7 @@ from gateway.control import ControlDoor, add_metadata, is_control_path, metadata
 from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
+from gateway.eras import Eras
 from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
 from gateway.handles import Handles, tell_of_tasks
@@ -47,6 +48,7 @@ from gateway.prompts import Prompts
 from gateway.reception import Reception
 from gateway.sealing import derive_keys, read_keys
 from gateway.seals import Seals
+from gateway.sessions import Sessions
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
@@ -104,6 +106,8 @@ def _server(settings: Settings, name: str) -> Server:
         scopes=server.scopes,
         allowed_origins=frozenset(server.allowed_origins),
         methods=frozenset(server.methods),
+        legacy_clients=server.legacy_clients,
+        quirks=frozenset(server.quirks),
         reach=None if server.resources.allow is None else Reach(server.resources.allow),
     )
 
@@ -260,6 +264,7 @@ class House:
             desk=desk,
             seals=seals,
             handles=handles,
+            eras=Eras(Sessions(plan.seal_keys, limits.legacy_session_s)),
             sink=sink,
             delivery=delivery,
             redactor=self._redactor,

@@ -19,6 +19,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gateway.contract.quirks import Quirk
 from gateway.contract.resources import check_prefix
 
 ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519")
@@ -194,6 +195,14 @@ class ServerSettings(Group):
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
     resources: ResourceSettings = ResourceSettings()
     legacy_servers: PastVersion = "off"
+    legacy_clients: bool = False
+    quirks: tuple[Quirk, ...] = ()
+
+    @model_validator(mode="after")
+    def _can_happen(self) -> Self:
+        if Quirk.SESSION_WITHOUT_VERSION in self.quirks and not self.legacy_clients:
+            raise ValueError("quirks: session_without_version is one of legacy_clients, which is off")
+        return self
 
 
 class PolicySettings(Group):
@@ -249,6 +258,7 @@ class Limits(Group):
     keep_alive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
     subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 12_000
     subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    legacy_session_s: Annotated[float, Field(ge=60, le=604800)] = 43_200.0
     tickets_per_hour: Annotated[int, Field(ge=1)] = 100
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
 

@@ -19,8 +19,10 @@ from approvals.desk import Desk, NotHeld, StoreUnavailable, TooManyTickets
 from approvals.ticket import Claimed, Held, Run
 from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
-from gateway.contract.guard import guard_answer
+from gateway.contract.guard import EXECUTED, guard_answer
+from gateway.contract.legacy import Answered, retell_refusal, session_line
 from gateway.contract.passage import Admitted, Passage, Reply
+from gateway.contract.quirks import Quirk
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
@@ -114,9 +116,11 @@ class Delivery:
         if admitted.call.kind == "subscription":
             return await self._subscribe(passage, admitted)
         answer = await self._forward(passage, admitted)
-        if answer.streaming:
-            return self._relay(passage, admitted, answer)
-        return await self._read_whole(passage, admitted, answer)
+        if not answer.streaming:
+            return await self._read_whole(passage, admitted, answer)
+        if passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks:
+            return await self._read_response(passage, admitted, answer)
+        return self._relay(passage, admitted, answer)
 
     async def _subscribe(self, passage: Passage, admitted: Admitted) -> Reply:
         """A subscription has a place of its own from before its server is asked until its stream has ended."""
@@ -155,7 +159,13 @@ class Delivery:
     ) -> Reply:
         stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
         relay = Relay(self, passage, admitted, answer, stream, place=place)
-        return Reply(answer.status, stream_headers(passage.decision_id), chunks=relay)
+        head = stream_headers(passage.decision_id) + session_line(passage.spoken)
+        return Reply(answer.status, head, chunks=relay)
+
+    async def _read_response(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
+        """A stream's response alone, for a client that reads no stream."""
+        relay = Relay(self, passage, admitted, answer, ResponseStream(admitted.call, self.stream_limits))
+        return result_reply(answer.status, await relay.whole(), passage.decision_id, session_line(passage.spoken))
 
     async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:
@@ -168,7 +178,27 @@ class Delivery:
         finally:
             await answer.close()
         await self.conclude(passage, guarded.outcome)
-        return result_reply(answer.status, body, passage.decision_id)
+        if passage.spoken is None:
+            return result_reply(answer.status, body, passage.decision_id)
+        begun = session_line(passage.spoken) if guarded.outcome == EXECUTED else ()
+        return result_reply(200, body, passage.decision_id, begun)
+
+    async def answer(self, passage: Passage, answered: Answered) -> Reply:
+        """What the house answers by itself: recorded, and nothing forwarded."""
+        passage.status = answered.status
+        await self.conclude(passage, "answered")
+        return answered.reply(passage.decision_id)
+
+    @staticmethod
+    def refuse(passage: Passage, refused: Refused) -> Reply:
+        """A refusal in the words of the caller's revision."""
+        reply = refusal_reply(
+            refused,
+            request_id=passage.envelope.id if passage.envelope else refused.request_id,
+            server=passage.server,
+            decision_id=passage.decision_id,
+        )
+        return reply if passage.spoken is None else retell_refusal(refused, reply)
 
     async def _rewrite(self, admitted: Admitted) -> Rewrite | None:
         """All that the rooms do to a subscription's notifications, as one. Raises `Refused`."""
@@ -259,9 +289,18 @@ class Relay:
     """
 
     __slots__ = (
-        "_admitted", "_answer", "_closed", "_delivery", "_ended", "_events", "_passage", "_place", "_stream",
+        "_admitted",
+        "_answer",
+        "_closed",
+        "_delivery",
+        "_ended",
+        "_events",
+        "_passage",
+        "_place",
+        "_stream",
+        "_text",
         "identity",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -282,6 +321,7 @@ class Relay:
         self._place = place
         self._ended = ""
         self._closed = False
+        self._text = b""
         self._events = self._run()
         if place is None:
             delivery.streams.calls += 1
@@ -299,6 +339,15 @@ class Relay:
         if not self._ended:
             self._ended = why
             self._answer.interrupt()
+
+    async def whole(self) -> bytes:
+        """The response's text alone, once it is there; what came before it is dropped."""
+        try:
+            async for _ in self._events:
+                pass
+            return self._text
+        finally:
+            await self.aclose()
 
     async def aclose(self) -> None:
         """The client has gone, or has got everything: the upstream's stream is aborted if it still runs."""
@@ -345,6 +394,7 @@ class Relay:
                 raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
             text = await delivery.answers.fit(passage, self._admitted, stream.final)
             await delivery.conclude(passage, stream.final.outcome)
+            self._text = text
             yield stream.encode_final(text)
         except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream
             yield await self._break_off(delivery.refusal_of(passage, error))
@@ -355,10 +405,5 @@ class Relay:
         passage.refused = refused
         passage.code = refused.refusal.value.code
         await self._delivery.conclude(passage, "unknown")
-        reply = refusal_reply(
-            refused,
-            request_id=self._admitted.call.envelope.id,
-            server=self._admitted.server,
-            decision_id=passage.decision_id,
-        )
-        return encode_event(reply.body)
+        self._text = self._delivery.refuse(passage, refused).body
+        return encode_event(self._text)

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, Final, Protocol
 
 from gateway.contract.passage import Arrival, Received, Reply, Server
+from gateway.contract.quirks import Quirk
 from gateway.contract.refusals import Refusal, Refused
 from gateway.foreign import ForeignDoor
 from gateway.framing import DOOR, DoorLimits, Headers
-from gateway.media import accepts_both_answers, is_identity, is_json_in_utf8
+from gateway.media import accepts_both_answers, accepts_json, is_identity, is_json_in_utf8
 from gateway.origins import cors_headers, preflight_headers
 
 Scope = MutableMapping[str, Any]
@@ -112,7 +113,8 @@ class Incoming:
 
     def _judge_media(self) -> int:
         """What the head says of the body -> its announced length, 0 where none is announced."""
-        if not accepts_both_answers(b",".join(self.values(b"accept"))):
+        accept = b",".join(self.values(b"accept"))
+        if not accepts_both_answers(accept) and not self._tolerates(accept):
             raise Refused(Refusal.ACCEPT_UNSUPPORTED)
         types = self.values(b"content-type")
         if len(types) != 1 or not is_json_in_utf8(types[0]):
@@ -120,6 +122,10 @@ class Incoming:
         if not is_identity(self.values(b"content-encoding")):
             raise Refused(Refusal.CONTENT_UNSUPPORTED, "content coding")
         return int(self._lines.get(b"content-length", b"0"))
+
+    def _tolerates(self, accept: bytes) -> bool:
+        known = self.server is not None and Quirk.ACCEPT_JSON_ONLY in self.server.quirks
+        return known and accepts_json(accept)
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a header; nearly always there is no more than one, and one look finds it."""

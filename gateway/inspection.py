@@ -44,6 +44,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
         servers = f"{len(names)} server{'s' * (len(names) != 1)}: {', '.join(names)}"
         findings = [
             Finding("configuration", True, servers),
+            *tell_tolerance(settings),
             *look_for_folders(settings),
             *asyncio.run(look(house, settings)),
         ]
@@ -51,6 +52,16 @@ def inspect(settings: Settings, as_json: bool) -> int:
         mark = "ok  " if finding.ok else "FAIL"
         click.echo(orjson.dumps(asdict(finding)).decode() if as_json else f"{mark} {finding.what}: {finding.detail}")
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def tell_tolerance(settings: Settings) -> list[Finding]:
+    """What is served besides clients that follow the one revision: in order, and not to be overlooked."""
+    older = sorted(name for name, server in settings.servers.items() if server.legacy_clients)
+    found = [Finding("legacy clients", True, f"served by {', '.join(older)}")] if older else []
+    for name, server in sorted(settings.servers.items()):
+        if server.quirks:
+            found.append(Finding("quirks", True, f"tolerated by {name}: {', '.join(sorted(server.quirks))}"))
+    return found
 
 
 def look_for_folders(settings: Settings) -> list[Finding]:

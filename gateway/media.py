@@ -21,6 +21,16 @@ _ANSWERS: Final = (b"application/json", b"text/event-stream")
 @lru_cache(maxsize=256)
 def accepts_both_answers(accept: bytes) -> bool:
     """Whether `Accept` admits `application/json` and `text/event-stream`; the most specific range decides."""
+    return _accepts(accept, _ANSWERS)
+
+
+@lru_cache(maxsize=256)
+def accepts_json(accept: bytes) -> bool:
+    """Whether `Accept` admits `application/json`, whatever else."""
+    return _accepts(accept, _ANSWERS[:1])
+
+
+def _accepts(accept: bytes, answers: tuple[bytes, ...]) -> bool:
     weights: dict[bytes, bool] = {}
     at = 0
     while True:
@@ -44,7 +54,7 @@ def accepts_both_answers(accept: bytes) -> bool:
         if rest and not rest.startswith(b","):
             return False
         weights[media[1].lower()] = wanted
-    return all(_weigh(weights, answer) for answer in _ANSWERS)
+    return all(_weigh(weights, answer) for answer in answers)
 
 
 def _weigh(weights: dict[bytes, bool], answer: bytes) -> bool:

@@ -48,7 +48,7 @@ def cors_headers(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """What an answer to a page of an allowed origin carries. Never a wildcard, never credentials."""
     return (
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"ostiary-decision, www-authenticate, retry-after"),
+        (b"access-control-expose-headers", b"ostiary-decision, www-authenticate, retry-after, mcp-session-id"),
         (b"vary", b"Origin"),
     )
 

@@ -21,6 +21,7 @@ from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
 from gateway.contract.judgement import check_call, check_reach, check_tasks, check_verdict
+from gateway.contract.legacy import Answered, mirror_params
 from gateway.contract.passage import (
     NO_TASKS,
     Admitted,
@@ -36,9 +37,9 @@ from gateway.contract.passage import (
 )
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.reply import refusal_reply
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
+from gateway.eras import Eras, in_served_words
 from gateway.handles import Handles
 from gateway.seals import Seals
 from gateway.tokens import Tokens
@@ -60,6 +61,7 @@ class Corridor:
     desk: Desk
     seals: Seals
     handles: Handles
+    eras: Eras
     sink: AuditSink
     delivery: Delivery
     redactor: Redactor
@@ -78,6 +80,8 @@ class Corridor:
             admitted = await self.walk(arrival, passage)
             await self.commit(passage)
             return await self.delivery.deliver(passage, admitted)
+        except Answered as answered:
+            return await self.delivery.answer(passage, answered)
         except Exception as error:  # noqa: BLE001 - the house's one broad except: a defect refuses, it never admits
             return await self.turn_away(passage, self.delivery.refusal_of(passage, error))
         except BaseException:
@@ -100,7 +104,10 @@ class Corridor:
             received.values(b"authorization"), resource=server.resource, issuers=server.issuers
         )
         passage.envelope = envelope = parse_envelope(await arrival.body())
-        passage.call = call = match_headers(received, envelope)
+        if server.legacy_clients or server.quirks:
+            passage.heard = heard = self.eras.hear(received, identity, envelope, self.clock())
+            received, passage.envelope = in_served_words(heard, received, envelope)
+        passage.call = call = match_headers(received, passage.envelope)
         self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
         passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
@@ -108,6 +115,8 @@ class Corridor:
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
         check_tasks(tasks)
+        if passage.spoken is not None:
+            passage.call = call = mirror_params(call, tool)
         check_call(call, tool)
         await self.catalog.hold(server, call)
         if call.request_state is not None:
@@ -172,12 +181,7 @@ class Corridor:
         else:
             passage.refuse(refused)
             await self.delivery.conclude(passage, "unknown" if passage.sent else "failed")
-        return refusal_reply(
-            refused,
-            request_id=passage.envelope.id if passage.envelope else refused.request_id,
-            server=passage.server,
-            decision_id=passage.decision_id,
-        )
+        return self.delivery.refuse(passage, refused)
 
     def write_off(self, passage: Passage, refused: Refused) -> None:
         """Record a refusal of which nothing was forwarded. It joins the next commit; nobody waits for it."""

@@ -119,6 +119,8 @@ class Telemetry:
         )  # fmt: skip
         self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
         self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
+        self._legacy = counter("legacy_requests", "Requests of older revisions.", ("server", "revision"))
+        self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
         self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
@@ -155,6 +157,11 @@ class Telemetry:
         if latency is None:
             latency = self._latencies[server] = self._latency.labels(server)
         latency.observe(passage.latency_s)
+        if passage.heard is not None:
+            if passage.heard.spoken is not None:
+                self._legacy.labels(server, passage.heard.spoken.version).inc()
+            for quirk in passage.heard.quirks:
+                self._quirks.labels(server, quirk.value).inc()
         self._lines.write(log_fields(record))
 
     def broke(self, passage: Passage, error: BaseException) -> None:

@@ -17,6 +17,8 @@ from policies.verdict import Verdict
 if TYPE_CHECKING:
     from gateway.contract.arguments import Contract
     from gateway.contract.bindings import Binding
+    from gateway.contract.legacy import Heard, Spoken
+    from gateway.contract.quirks import Quirk
     from gateway.contract.resources import Reach
 
 RequestId = str | int
@@ -29,7 +31,8 @@ class Server:
 
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
     document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists,
-    `reach` which of its resources may be named (`None`: as far as the policy goes).
+    `reach` which of its resources may be named (`None`: as far as the policy goes). `legacy_clients` and `quirks`:
+    who is served besides clients that follow the one revision.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Server:
     allowed_origins: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
     reach: Reach | None = None
+    legacy_clients: bool = False
+    quirks: frozenset[Quirk] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,7 @@ class Passage:
     received: Received | None = None
     identity: Identity | None = None
     envelope: Envelope | None = None
+    heard: Heard | None = None
     call: Call | None = None
     trace: tuple[tuple[bytes, bytes], ...] = ()
     tasks: OpenedTasks = NO_TASKS
@@ -242,6 +248,11 @@ class Passage:
     latency_s: float = 0.0
     committed: bool = False
     sent: bool = False
+
+    @property
+    def spoken(self) -> Spoken | None:
+        """What was agreed on with a client of an older revision; `None` for every other."""
+        return None if self.heard is None else self.heard.spoken
 
     @property
     def trace_id(self) -> str:

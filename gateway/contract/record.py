@@ -42,11 +42,12 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment")),
     **dict.fromkeys(("replica", "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket")),
     **dict.fromkeys(("status", "code", "latency_ms", "outcome", "arguments_hmac", "result_hmac", "key_id", "detail")),
+    **dict.fromkeys(("legacy", "quirks")),
     "count": 1,
 }
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
-    "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail",
+    "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
 )  # fmt: skip
 
 
@@ -194,6 +195,10 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["name"] = _name(passage, redactor)
     elif passage.refused is not None:
         record["request_id"] = _request_id(passage.refused.request_id)
+    heard = passage.heard
+    if heard is not None:
+        record["legacy"] = heard.spoken.version if heard.spoken else None
+        record["quirks"] = [quirk.value for quirk in heard.quirks] or None
     if passage.verdict is not None:
         record["verdict"] = passage.verdict.effect.value
         record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)

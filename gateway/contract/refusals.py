@@ -65,6 +65,8 @@ class Refusal(Enum):
     BODY_AMBIGUOUS = Row(400, INVALID_REQUEST, "The body has more than one reading.")
     ENVELOPE_INVALID = Row(400, INVALID_REQUEST, "The body is not one JSON-RPC 2.0 request or notification.")
     PARAMS_INVALID = Row(400, INVALID_PARAMS, "The parameters do not have the form that the method needs.")
+    SESSION_MISMATCH = Row(400, INVALID_REQUEST, "The request does not agree with its session.")
+    SESSION_UNKNOWN = Row(404, INVALID_REQUEST, "The session is not known here or is over; begin with initialize.")
     HEADER_MISMATCH = Row(400, HEADER_MISMATCH, "A mirrored MCP header does not agree with the body.")
     META_MISSING = Row(400, INVALID_PARAMS, "params._meta lacks what every request must carry.")
     VERSION_UNSUPPORTED = Row(400, UNSUPPORTED_VERSION, "The protocol version is not supported.")
@@ -92,6 +94,7 @@ class Refusal(Enum):
     UPSTREAM_UNREACHABLE = Row(502, 50201, "The MCP server could not be reached.")
     UPSTREAM_INVALID = Row(502, 50202, "The MCP server's answer could not be accepted.")
     UPSTREAM_TIMEOUT = Row(504, 50401, "The MCP server did not answer in time.")
+    REVISION_REQUIRED = Row(400, 40001, "This needs MCP revision 2026-07-28; the client speaks an older one.")
     INTERNAL_ERROR = Row(500, INTERNAL_ERROR, "The gateway failed; nothing more is known here.")
 
     @property

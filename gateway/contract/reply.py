@@ -62,9 +62,9 @@ def _tool_error(refused: Refused, request_id: RequestId | None) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
-def result_reply(status: int, body: bytes, decision_id: str) -> Reply:
+def result_reply(status: int, body: bytes, decision_id: str, more: Headers = ()) -> Reply:
     """A server's whole answer, a JSON-RPC error of its own included. `body` is JSON text."""
-    return Reply(status, (_JSON, _NO_STORE, _decision(decision_id)), body)
+    return Reply(status, (_JSON, _NO_STORE, _decision(decision_id), *more), body)
 
 
 def accepted_reply(decision_id: str) -> Reply:

@@ -24,9 +24,11 @@ from gateway.catalog import Catalog
 from gateway.contract.passage import Passage, Received, Reply, Server
 from gateway.contract.record import AuditKeys, Redactor
 from gateway.delivery import Delivery
+from gateway.eras import Eras
 from gateway.handles import Handles, tell_of_tasks
 from gateway.pipeline import Corridor
 from gateway.seals import Seals
+from gateway.sessions import Sessions
 from gateway.tokens import IssuerSettings, Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamTarget, check_replica_url
@@ -272,11 +274,22 @@ async def inner_house(
         catalog = Catalog(upstream)
         policy, sink, watcher = PlayedPolicy(judge), KeptRecord(), Watcher()
         seals, handles = Seals([KEY]), Handles([KEY])
-        redactor = Redactor(AuditKeys(KEY_TEXT))
+        redactor, eras = Redactor(AuditKeys(KEY_TEXT)), Eras(Sessions([KEY]))
         answers, rewriters = Answers(policy, seals, handles), (keep_within_reach, tell_of_tasks)
         delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
         corridor = Corridor(
-            tokens, catalog, policy, desk, seals, handles, sink, delivery, redactor, implications={}, observer=watcher
+            tokens,
+            catalog,
+            policy,
+            desk,
+            seals,
+            handles,
+            eras,
+            sink,
+            delivery,
+            redactor,
+            implications={},
+            observer=watcher,
         )
         house = InnerHouse(
             corridor, policy, sink, watcher, store, desk, issuer, scripted, [tool("pay"), tool("secret")], moves

@@ -118,6 +118,18 @@ class Server:
                 return result_of(request_id, prompts=PROMPTS, **cached)
             case "resources/list":
                 return result_of(request_id, resources=[{"uri": "demo://open", "name": "open"}], **cached)
+            case "server/discover":
+                info = {"io.modelcontextprotocol/serverInfo": {"name": "rows", "version": "7"}}
+                offers = {"tools": {"listChanged": True}, "logging": {}, "extensions": {}}
+                versions = ["2026-07-28"]
+                return result_of(
+                    request_id,
+                    supportedVersions=versions,
+                    capabilities=offers,
+                    instructions="Go.",
+                    _meta=info,
+                    **cached,
+                )
             case _:
                 return result_of(request_id, content=[{"type": "text", "text": "done"}], isError=False)
 

@@ -1,0 +1,303 @@
+"""Clients of older revisions: their requests in the words of the revision that is served, the answers in theirs.
+
+A request of 2025-11-25 or 2025-06-18 has no mirrored headers and nothing of the protocol's own in `_meta`. It becomes
+an ordinary request before anything is judged, so there is one corridor for both; what a client of that revision can't
+be told is an error that says so. No word of such a client about versions or capabilities is believed but those that
+its session holds (specification 2025-11-25, basic/lifecycle and basic/transports).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from gateway.contract.bindings import mirror
+from gateway.contract.envelope import PROTOCOL_META
+from gateway.contract.headers import CAPABILITIES_KEY, METHODS, PROTOCOL_VERSION, VERSION_KEY, encode_value
+from gateway.contract.passage import Call, Envelope, Received, Reply, Tool
+from gateway.contract.quirks import Quirk
+from gateway.contract.refusals import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    Refusal,
+    Refused,
+)
+from gateway.contract.reply import accepted_reply, result_reply
+
+OLDER_VERSIONS: Final = ("2025-11-25", "2025-06-18")
+"""The older revisions that can be served without anything stored, newest first. Earlier ones had batches."""
+
+SESSION: Final = b"mcp-session-id"
+VERSION: Final = b"mcp-protocol-version"
+INITIALIZE: Final = "initialize"
+
+CARRIED: Final = frozenset[str]()
+"""Client capabilities that a server can use through us: none. In these revisions elicitation, sampling and roots are
+requests to the client, whose answers would have to find a call that waits for them."""
+
+OFFERED: Final = ("tools", "prompts", "resources", "completions")
+"""Server capabilities that reach an older client. Changes of lists, subscriptions and logging need a stream, or a
+level that is kept for a session, and are not offered."""
+
+_SERVED: Final = frozenset(
+    {
+        "tools/list", "tools/call", "prompts/list", "prompts/get", "resources/list", "resources/templates/list",
+        "resources/read", "completion/complete",
+    }
+)  # fmt: skip
+"""Requests that have the same name and form in both revisions."""
+
+_NOTED: Final = frozenset(
+    {
+        "notifications/initialized", "notifications/cancelled", "notifications/progress",
+        "notifications/roots/list_changed",
+    }
+)  # fmt: skip
+"""A client's notifications: accepted, recorded, and without effect. Which worker has the call that a cancellation
+names, nobody knows who keeps nothing; the client's closing of the connection still ends it."""
+
+_NEWER_META: Final = frozenset(key for key in PROTOCOL_META if key.startswith("io.modelcontextprotocol/"))
+_NEWER_PARAMS: Final = frozenset({"requestState", "inputResponses"})
+_NEWER_RESULT: Final = frozenset({"resultType", "ttlMs", "cacheScope"})
+_SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
+_OWN_STATUS: Final = frozenset({Refusal.SESSION_MISMATCH, Refusal.SESSION_UNKNOWN})
+_NEEDS_REVISION: Final = Refusal.REVISION_REQUIRED.value
+_OLD_CODES: Final[Mapping[int, int]] = {
+    HEADER_MISMATCH: INVALID_PARAMS,
+    MISSING_CAPABILITY: _NEEDS_REVISION.code,
+    UNSUPPORTED_VERSION: INTERNAL_ERROR,
+}
+"""Codes that the older revisions do not define -> what their clients get. The record keeps the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What was agreed on by an `initialize`: the revision, and the capabilities that both sides can use."""
+
+    version: str
+    capabilities: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A client of an older revision: what was agreed on, and, on `initialize`, the id of the session that begins."""
+
+    session: Session
+    begins: str = ""
+
+    @property
+    def version(self) -> str:
+        """The older revision."""
+        return self.session.version
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Who speaks, as far as that is not plainly a client of the revision that is served; which quirks helped."""
+
+    spoken: Spoken | None = None
+    quirks: tuple[Quirk, ...] = ()
+
+
+class Answered(Exception):  # noqa: N818 - what happened: there is nothing to forward
+    """The house answers this by itself: `ping`, and notifications of older revisions."""
+
+    def __init__(self, result: bytes = b"") -> None:
+        """`result` is the whole response; nothing for a notification."""
+        super().__init__()
+        self.result = result
+        self.status = 200 if result else 202
+
+    def reply(self, decision_id: str) -> Reply:
+        """What the client gets."""
+        return result_reply(self.status, self.result, decision_id) if self.result else accepted_reply(decision_id)
+
+
+def speaks_older(received: Received, envelope: Envelope) -> bool:
+    """Whether a request is of an older revision.
+
+    A single header that only the served revision has makes it one of that: then nothing is forgiven, and a session is
+    as meaningless as ever.
+    """
+    versions, has_session = [], False
+    for name, value in received.headers:
+        if name == VERSION:
+            versions.append(value.decode("latin-1"))
+        elif name == SESSION:
+            has_session = True
+        elif name.startswith(b"mcp"):
+            return False
+    if PROTOCOL_VERSION in versions:
+        return False
+    return has_session or envelope.method == INITIALIZE or any(version in OLDER_VERSIONS for version in versions)
+
+
+def check_unmixed(envelope: Envelope) -> None:
+    """Raise `Refused(SESSION_MISMATCH)` for a member that an older client can't know: it claims what is sealed."""
+    params = envelope.params
+    if not _NEWER_META.isdisjoint(envelope.meta) or not _NEWER_PARAMS.isdisjoint(params):
+        raise mismatch("the body has members of a newer revision", envelope)
+    if not isinstance(params.get("_meta", {}), dict):
+        raise Refused(Refusal.PARAMS_INVALID, "params._meta")
+
+
+def negotiate(envelope: Envelope) -> Session:
+    """What an `initialize` leads to: the asked revision or else the newest older one, and the shared capabilities.
+
+    Raises `Refused`: ENVELOPE_INVALID, PARAMS_INVALID.
+    """
+    if envelope.id is None:
+        raise Refused(Refusal.ENVELOPE_INVALID, "a request without an id")
+    params = envelope.params
+    asked, declared, info = (params.get(name) for name in ("protocolVersion", "capabilities", "clientInfo"))
+    if type(asked) is not str or type(declared) is not dict or type(info) is not dict:
+        raise Refused(Refusal.PARAMS_INVALID, "protocolVersion, capabilities or clientInfo")
+    version = asked if asked in OLDER_VERSIONS else OLDER_VERSIONS[0]
+    return Session(version, {name: declared[name] for name in CARRIED & declared.keys()})
+
+
+def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[Received, Envelope]:
+    """An older client's request as the corridor judges it, with the session's word in `_meta`.
+
+    Raises `Answered` for what the house answers itself, `Refused` METHOD_UNKNOWN for what that revision does not have
+    or what can't be served without anything stored, ENVELOPE_INVALID for a notification of neither kind.
+    """
+    method = envelope.method
+    if envelope.id is None and method in _NOTED:
+        raise Answered
+    if envelope.id is None:
+        raise Refused(Refusal.ENVELOPE_INVALID, "a notification that is not accepted, or a request without an id")
+    if method == "ping":
+        raise Answered(orjson.dumps({"jsonrpc": "2.0", "id": envelope.id, "result": {}}))
+    if method != INITIALIZE and method not in _SERVED:
+        raise Refused(Refusal.METHOD_UNKNOWN, f"not served to {spoken.version}")
+    params: dict[str, Any] = {}
+    if method == INITIALIZE:
+        method = "server/discover"
+    else:  # a receiver that does not offer tasks ignores that one is asked for
+        params = {name: value for name, value in envelope.params.items() if name != "task"}
+    capabilities = dict(spoken.session.capabilities)
+    meta = {**envelope.meta, VERSION_KEY: PROTOCOL_VERSION, CAPABILITIES_KEY: capabilities}
+    params["_meta"] = meta
+    raw = orjson.dumps({"jsonrpc": "2.0", "id": envelope.id, "method": method, "params": params})
+    lines = [line for line in received.headers if not line[0].startswith(b"mcp")]
+    lines += [(VERSION, PROTOCOL_VERSION.encode()), (b"mcp-method", method.encode())]
+    if isinstance(name := params.get(METHODS[method].mirrored or ""), str):
+        lines.append((b"mcp-name", encode_value(name)))
+    return replace(received, headers=tuple(lines)), Envelope(raw, envelope.id, method, params, meta)
+
+
+def mirror_params(call: Call, tool: Tool | None) -> Call:
+    """The call with the `Mcp-Param-*` lines that a client of the served revision would have sent."""
+    return replace(call, param_headers=mirror(tool.bindings, call.arguments)) if tool and tool.bindings else call
+
+
+def retell_answer(spoken: Spoken, method: str, name: str, text: bytes) -> bytes:
+    """A guarded answer's text -> the same in the older revision. `name` is the server's, where it does not say one.
+
+    Raises `Refused(UPSTREAM_INVALID)` where no answer of that revision can be made of it.
+    """
+    message = orjson.loads(text)
+    if "error" in message:
+        message["error"] = _retell_error(message["error"])
+    else:
+        message["result"] = _retell_result(spoken, method, name, message["result"])
+    return orjson.dumps(message)
+
+
+def retell_refusal(refused: Refused, reply: Reply) -> Reply:
+    """A refusal as an older client can show it: an error of its own request, and no broken connection.
+
+    Clients of these revisions take 404 for the end of their session and drop the call, or all of it, at any other
+    status of 400 and above. What says something about session or token keeps its status.
+    """
+    message = orjson.loads(reply.body)
+    if "result" in message:
+        message["result"].pop("resultType")
+    else:
+        message["error"] = _retell_error(message["error"])
+        if (ticket := refused.data.get("ticket")) is not None:
+            message["error"]["message"] += f" {ticket['page']}"
+    status = reply.status
+    if refused.refusal not in _OWN_STATUS and refused.refusal.value.challenge is None:
+        if "id" in message:
+            status = 200
+        elif status == 404:
+            status = 400
+    return replace(reply, status=status, body=orjson.dumps(message))
+
+
+def session_line(spoken: Spoken | None) -> tuple[tuple[bytes, bytes], ...]:
+    """The header that begins a session; nothing on all other answers."""
+    return ((SESSION, spoken.begins.encode()),) if spoken is not None and spoken.begins else ()
+
+
+def mismatch(what: str, envelope: Envelope) -> Refused:
+    """`Refused(SESSION_MISMATCH)` whose message says what is wrong."""
+    row = Refusal.SESSION_MISMATCH
+    sentence = f"{row.value.sentence[:-1]}: {what}."
+    return Refused(row, what, message=sentence, request_id=envelope.id)
+
+
+def _retell_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    code = _OLD_CODES.get(error["code"], error["code"])
+    message = _NEEDS_REVISION.sentence if code == _NEEDS_REVISION.code else error["message"]
+    return {**error, "code": code, "message": message}
+
+
+def _retell_result(spoken: Spoken, method: str, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    if method == "server/discover":
+        return _initialized(spoken, name, result)
+    told = {key: value for key, value in result.items() if key not in _NEWER_RESULT}
+    if method == "tools/list":
+        told["tools"] = [_retell_tool(tool) for tool in result["tools"]]
+    if method == "tools/call" and not isinstance(told.get("structuredContent", {}), dict):
+        del told["structuredContent"]
+    return told
+
+
+def _initialized(spoken: Spoken, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A `server/discover` result as the result of `initialize`."""
+    offers, meta = result.get("capabilities"), result.get("_meta")
+    if not isinstance(offers, dict):
+        raise Refused(Refusal.UPSTREAM_INVALID, "server/discover: result.capabilities is not an object")
+    info = meta.get(_SERVER_INFO) if isinstance(meta, dict) else None
+    if not isinstance(info, dict) or not all(type(info.get(key)) is str for key in ("name", "version")):
+        info = {"name": name, "version": ""}
+    told = {
+        "protocolVersion": spoken.version,
+        "capabilities": {key: {} for key in OFFERED if isinstance(offers.get(key), dict)},
+        "serverInfo": info,
+    }
+    if isinstance(instructions := result.get("instructions"), str):
+        told["instructions"] = instructions
+    return told
+
+
+def _retell_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition whose schemas have the form that older clients read; one stray tool makes them drop the list."""
+    told = {**tool, "inputSchema": _plain_properties(tool["inputSchema"])}
+    output = told.pop("outputSchema", None)
+    if isinstance(output, dict) and output.get("type") == "object":
+        told["outputSchema"] = _plain_properties(output)
+    return told
+
+
+def _plain_properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Each property's schema as an object: `true` and `false` in the words that mean the same."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return dict(schema)
+    spelled: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+    return {
+        **schema,
+        "properties": {
+            name: spelled[inner] if isinstance(inner, bool) else inner for name, inner in properties.items()
+        },
+    }
