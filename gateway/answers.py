@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.contract.admission import policy_input
+from gateway.contract.discovery import intersect
 from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded
+from gateway.contract.headers import VERSION_KEY
 from gateway.contract.legacy import Spoken, retell_answer
 from gateway.contract.listing import (
     MEMBERS,
@@ -80,6 +82,9 @@ class Answers:
             return guarded.with_result(answer_of(admitted.call, admitted.tasks[0], guarded.result))
         if admitted.call.method in MEMBERS and guarded.outcome == EXECUTED:
             return await self._filter_list(admitted, guarded)
+        if admitted.call.method == "server/discover" and guarded.outcome == EXECUTED:
+            requested, extensions = admitted.call.envelope.meta[VERSION_KEY], admitted.server.extensions
+            return guarded.with_result(intersect(guarded.result, requested, extensions))
         if admitted.call.method == "resources/read" and guarded.outcome == EXECUTED:
             check_contents(admitted.server.reach, guarded.result)
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw

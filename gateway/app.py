@@ -108,6 +108,7 @@ def _server(settings: Settings, name: str) -> Server:
         methods=frozenset(server.methods),
         legacy_clients=server.legacy_clients,
         quirks=frozenset(server.quirks),
+        extensions=frozenset(server.extensions),
         reach=None if server.resources.allow is None else Reach(server.resources.allow),
     )
 

@@ -191,6 +191,7 @@ class ServerSettings(Group):
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
     methods: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
     arguments: Arguments = "declared"
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
     resources: ResourceSettings = ResourceSettings()

@@ -31,8 +31,8 @@ class Server:
 
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
     document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists,
-    `reach` which of its resources may be named (`None`: as far as the policy goes). `legacy_clients` and `quirks`:
-    who is served besides clients that follow the one revision.
+    `extensions` those that may be announced, `reach` which of its resources may be named (`None`: as far as the
+    policy goes). `legacy_clients` and `quirks`: who is served besides clients that follow the one revision.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Server:
     reach: Reach | None = None
     legacy_clients: bool = False
     quirks: frozenset[Quirk] = frozenset()
+    extensions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,3 +121,29 @@ def test_every_rooms_word_has_its_refusal(word: type[Exception]) -> None:
 def test_the_rooms_words_are_looked_for() -> None:
     """The ports' modules are where the words are defined."""
     assert len(WORDS) == 1 + len(TRANSLATED)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_discovery_is_what_both_sides_serve(tmp_path: Path, streamed: bool) -> None:
+    """Through the whole corridor; no version in common is the revision's own error, and the outcome stays unknown."""
+    async with inner_house(tmp_path) as house:
+        said = {"supportedVersions": ["2026-07-28", "v9"], "capabilities": {"tools": {}, "acme": {}}, "ttlMs": 9}
+
+        async def discover(exchange: Exchange) -> None:
+            text = result_of(exchange.id, **said, cacheScope="public")
+            await exchange.send(SSE_HEAD + chunk(b"data: " + text + b"\n\n") if streamed else http(200, text))
+
+        house.script = discover
+        result = await answer_of(house, message("server/discover"))
+        assert (result["supportedVersions"], result["capabilities"]) == (["2026-07-28"], {"tools": {}})
+        assert (result["ttlMs"], result["cacheScope"]) == (9, "private")
+        said["supportedVersions"] = ["v9"]
+        reply = await house.serve(house.request(message("server/discover", id="mine")))
+        text = reply.body
+        if reply.chunks is not None:
+            text = b"".join([piece async for piece in reply.chunks]).removeprefix(b"data: ")
+        told = orjson.loads(text)
+        assert (told["id"], told["error"]["code"]) == ("mine", -32022)
+        assert told["error"]["data"] == {"supported": [], "requested": "2026-07-28"}
+        assert reply.status == (200 if streamed else 400)
+        assert house.sink.of("outcome")[-1]["reasons"] == ["version_unsupported"]
