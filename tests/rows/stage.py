@@ -114,9 +114,6 @@ class Server:
         match method:
             case "tools/list":
                 return result_of(request_id, tools=self.tools, **cached)
-            case "server/discover":
-                found = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}, "prompts": {}}}
-                return result_of(request_id, **found, **cached)
             case "prompts/list":
                 return result_of(request_id, prompts=PROMPTS, **cached)
             case "resources/list":
