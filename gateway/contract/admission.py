@@ -16,6 +16,7 @@ from approvals.ticket import Claimed
 from gateway.contract.bindings import mirror_anew
 from gateway.contract.fingerprint import bound_meta, effect_text
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value
+from gateway.contract.methods import REMOVED
 from gateway.contract.passage import (
     NO_TASKS,
     Admitted,
@@ -98,13 +99,14 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
 
     A gated call (an approval's use was consumed for it) leaves with the digested texts and without the `_meta` keys
     named in `volatile_meta`; a call that continues a sealed `requestState` leaves with the opened one, a request that
-    names tasks with the server's own ids of them. Raises `RoomSkipped` where a fact is missing or does not belong to
-    the others.
+    names tasks with the server's own ids of them, and none with what the revision removed. Raises `RoomSkipped` where
+    a fact is missing or does not belong to the others.
     """
     received, identity, call, use = _passed(passage)
     params = call.param_headers
     tasks = tuple(task for task in passage.tasks.found if task is not None)
-    if use is None and passage.opened_state is None and not tasks:
+    surplus = REMOVED.get(call.method) in call.envelope.params
+    if use is None and passage.opened_state is None and not tasks and not surplus:
         body = call.envelope.raw
     else:
         body = _rewrite(call, passage.opened_state, tasks, gated=use is not None, volatile_meta=volatile_meta)
@@ -148,7 +150,8 @@ def _rewrite(
     call: Call, opened: OpenedState | None, tasks: tuple[Task, ...], *, gated: bool, volatile_meta: frozenset[str]
 ) -> bytes:
     """The body anew, from the judged values: what was sealed is replaced by what is in it, gated parts canonical."""
-    params = {name: value for name, value in call.envelope.params.items() if name != "requestState"}
+    gone = ("requestState", REMOVED.get(call.method))
+    params = {name: value for name, value in call.envelope.params.items() if name not in gone}
     if opened is not None and opened.value is not None:
         params["requestState"] = opened.value
     if tasks and call.kind == "task":

@@ -17,6 +17,7 @@ from gateway.contract.envelope import PROTOCOL_META
 from gateway.contract.methods import (
     EXTENSION,
     METHODS,
+    REMOVED,
     TASKS_EXTENSION,
     UNGUARDED,
     Method,
@@ -194,7 +195,7 @@ def _call(
             params,
             task_ids,
         )
-    if not given.keys() <= method.members:
+    if not given.keys() <= method.members and given.keys() - method.members != {REMOVED.get(envelope.method)}:
         raise Refused(Refusal.PARAMS_INVALID, "params has a member that the method does not define")
     return Call(
         envelope,

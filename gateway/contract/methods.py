@@ -110,6 +110,10 @@ METHODS: Mapping[str, Method] = {
 }
 """Everything else is unknown, unless the server's configuration lists it as an extension's method."""
 
+REMOVED: Mapping[str, str] = {"tools/call": "task"}
+"""Method -> the member of its parameters that 2025-11-25 had and that servers must ignore since. It is taken off, so
+that no server which still knows it acts on what nobody judged (SEP-2663, "Backward Compatibility")."""
+
 UNGUARDED = re.compile(r"tasks/.*|notifications/cancelled", re.DOTALL)
 """Unknown whatever a configuration lists, unless the table above has them: they act on a handle or an id, and nothing
 proves whose that is (the prefix `tasks/` is the extension's own)."""

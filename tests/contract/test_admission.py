@@ -134,6 +134,16 @@ def test_an_allowed_call_leaves_as_the_bytes_that_were_judged() -> None:
     assert (admitted.decision_id, admitted.server, admitted.use) == ("d" * 32, SERVER, None)
 
 
+@pytest.mark.parametrize("removed", [{"ttl": 60_000, "pollInterval": 100}, None, "x"])
+@pytest.mark.parametrize("use", [None, USE])
+def test_what_the_revision_removed_is_ignored_by_taking_it_off(use: Claimed | None, removed: object) -> None:
+    """SEP-2663: `task` of 2025-11-25 is no error, and no server that still knows it sees it; all else is as asked."""
+    params = {"name": "read_file", "arguments": {"n": 1.0, "t": "é", "task": 1}}
+    admitted = admit(walked(message(params={**params, "task": removed}), use=use))
+    assert orjson.loads(admitted.body) == message(params=params)
+    assert admit(walked(message(params=params), use=use)).body == admitted.body
+
+
 def test_only_the_gateways_own_headers_leave() -> None:
     """UPS-01, HDR-14, G1: an allow-list; no header of the caller's connection, credentials or proxies travels."""
     hostile: Lines = [
