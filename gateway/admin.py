@@ -48,6 +48,8 @@ GAUGES: Mapping[str, Shown] = {
     "audit_lag_seconds": Shown("How long the oldest record has been waiting for its commit.", max),
     "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
+    "pins_healthy": Shown("1 while the file of pins that lies there is the one in force.", min),
+    "tools_quarantined": Shown("Tools that are neither listed nor callable.", max, "server"),
     "replicas": Shown("Configured replicas.", max, "server"),
     "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
     "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),

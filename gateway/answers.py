@@ -126,7 +126,10 @@ class Answers:
         if call.method == "prompts/list":
             left_out = self.prompts.left_out(server.name, guarded.result["prompts"])
         elif call.method == "tools/list":
-            left_out = await self.definitions.left_out(server.name, guarded.result["tools"])
+            tools = await self.definitions.offered(server.name, guarded.result["tools"])
+            left_out |= {one["id"] for one, tool in zip(candidates, tools, strict=True) if tool is None}
+            pinned = {tool.name: tool.pinned for tool in tools if tool is not None}
+            candidates = [{**one, "pinned": pinned.get(one["id"], False)} for one in candidates]
         if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
         verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))

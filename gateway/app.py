@@ -29,7 +29,8 @@ from gateway.config import ConfigError, Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import close_implications
 from gateway.contract.passage import Server
-from gateway.contract.record import Redactor, approval_record
+from gateway.contract.pins import PinsUnreadable
+from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.resources import Reach
@@ -43,6 +44,8 @@ from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
 from gateway.handles import Handles, tell_of_tasks
 from gateway.origins import accepted_hosts
+from gateway.pins.acceptance import Acceptance
+from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.prompts import Prompts
 from gateway.reception import Reception
@@ -189,6 +192,7 @@ class House:
         self._store: Store
         self._tokens: Tokens
         self._telemetry = Telemetry()
+        self._pins: Pins
         self._policy: EmbeddedPolicy
         self._counted: CountedPolicy
         self._http: HttpUpstream
@@ -229,14 +233,9 @@ class House:
         self._tokens = tokens = self.make_tokens()
         await tokens.start()
         opened.push_async_callback(tokens.close)
-        bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
-        self._http = HttpUpstream(plan.targets, bounds)
-        past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
-        self._upstream = upstream = LegacyUpstream(self._http, past, bounds)
-        opened.push_async_callback(upstream.close)
-        definitions = Definitions(
-            {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in settings.servers.items()}
-        )
+        self._pins = pins = await self._open_pins()
+        upstream = self._open_upstream()
+        definitions = Definitions(self._argument_rules(), pins)
         prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
         catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
@@ -284,15 +283,48 @@ class House:
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
 
-    async def _open_desk(self) -> tuple[Desk, str]:
-        """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
-        settings, opened = self._plan.settings, self._open
-        self._sink = JsonlSink(JsonlSettings(settings.audit.file))
+    def _open_upstream(self) -> LegacyUpstream:
+        settings = self._plan.settings
+        limits = settings.limits
+        bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
+        self._http = HttpUpstream(self._plan.targets, bounds)
+        past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
+        self._upstream = LegacyUpstream(self._http, past, bounds)
+        self._open.push_async_callback(self._upstream.close)
+        return self._upstream
+
+    def _argument_rules(self) -> dict[str, ArgumentRules]:
+        servers = self._plan.settings.servers.items()
+        return {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in servers}
+
+    async def _open_pins(self) -> Pins:
+        """The keeper of accepted definitions; what it tells goes to the record and the metrics."""
+        settings, sink = self._plan.settings, self._sink
+        pins = Pins(
+            settings.pin_modes,
+            settings.pins.file,
+            lambda act, facts: sink.note(admin_record(act, facts=facts)),
+            self._telemetry.deviated,
+        )
+        try:
+            await pins.start()
+        except (OSError, PinsUnreadable) as error:
+            raise CannotStart(f"pins.file: {settings.pins.file}: {error}") from error
+        self._open.push_async_callback(pins.close)
+        return pins
+
+    async def _open_record(self) -> None:
+        self._sink = JsonlSink(JsonlSettings(self._plan.settings.audit.file))
         try:
             await self._sink.start()
         except AuditUnavailable as error:
             raise CannotStart(f"audit.file: {error}") from error
-        opened.push_async_callback(self._sink.close)
+        self._open.push_async_callback(self._sink.close)
+
+    async def _open_desk(self) -> tuple[Desk, str]:
+        """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
+        settings, opened = self._plan.settings, self._open
+        await self._open_record()
         self._store = Store(settings.approvals.database, derive_keys(self._plan.seal_keys, "tickets"))
         # The file's lock says that nobody else is this owner; another gateway on this host has another file.
         owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
@@ -320,6 +352,24 @@ class House:
             yield desk
         finally:
             await self._open.aclose()
+
+    @contextlib.asynccontextmanager
+    async def pin_lobby(self, recorded: bool) -> AsyncIterator[Acceptance]:
+        """Pins beside what servers offer, for a local administrator; `recorded` to accept. Raises `CannotStart`."""
+        plan = self._plan
+        try:
+            if recorded:
+                await self._open_record()
+            catalog = Catalog(self._open_upstream(), definitions=Definitions(self._argument_rules()))
+            self._open.push_async_callback(catalog.close)
+            servers = {server.name: server for server in plan.servers.values()}
+            record = self._record_act if recorded else None
+            yield Acceptance(plan.settings.pins.file, plan.settings.pin_modes, servers, catalog, record)
+        finally:
+            await self._open.aclose()
+
+    async def _record_act(self, act: str, by: str, facts: Mapping[str, Any]) -> None:
+        await self._sink.append(admin_record(act, by, facts))
 
     def make_policy(self) -> EmbeddedPolicy:
         """The policy engine, not yet started."""
@@ -374,6 +424,8 @@ class House:
                 "audit_lag_seconds": sink.lag,
                 "approvals_healthy": store.healthy,
                 "keys_age_seconds": tokens.key_ages(),
+                "pins_healthy": self._pins.healthy,
+                "tools_quarantined": self._pins.quarantined(),
                 "replicas": {name: found for name, (found, _) in replicas.items()},
                 "replicas_unreachable": {name: lost for name, (_, lost) in replicas.items()},
                 "upstream_sessions": self._upstream.sessions.counts(),

@@ -52,8 +52,14 @@ class Catalog:
         async def read_templates(_: Server, items: list[Mapping[str, Any]]) -> Iterable[bool]:
             return [True] * len(items)
 
+        def see_tools(server: Server, tools: Mapping[str, Tool]) -> None:
+            self.definitions.pins.met_all(server.name, tools)
+
+        def longest_s(server: Server) -> float:
+            return limits.pinned_s if self.definitions.pins.enforced(server.name) else limits.longest_s
+
         upstream, limits = self.upstream, self.limits
-        self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now)
+        self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now, longest_s, see_tools)
         self._prompts = Snapshots(upstream, "prompts/list", read_prompts, limits, now)
         self._templates = Snapshots(upstream, "resources/templates/list", read_templates, limits, now)
 
@@ -64,11 +70,19 @@ class Catalog:
         """
         if call.kind != "tool" or call.name is None:
             return None
-        return await self._tools.find(server, call.name)
+        return self._judged(server, await self._tools.find(server, call.name))
 
     async def confirm(self, server: Server, call: Call, within_s: float) -> Tool | None:
         """The definition of the called tool as it was at most `within_s` before now. Raises like `look_up`."""
-        return await self._tools.confirm(server, call.name or "", within_s)
+        return self._judged(server, await self._tools.confirm(server, call.name or "", within_s))
+
+    async def whole(self, server: Server) -> Mapping[str, Tool]:
+        """All tools that a server offers now. Raises like `look_up`."""
+        return await self._tools.whole(server)
+
+    def _judged(self, server: Server, tool: Tool | None) -> Tool | None:
+        """The tool as the pins that are in force now have it: they may be others than when it was read."""
+        return None if tool is None else self.definitions.pins.judge(server.name, tool)
 
     async def hold(self, server: Server, call: Call) -> None:
         """Hold a call of a prompt, or a completion, that the policy did not deny against what the server offers.

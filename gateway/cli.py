@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,9 +21,10 @@ from gateway.config import ConfigError, Settings, load_settings
 
 if TYPE_CHECKING:
     from approvals.desk import Desk
+    from gateway.pins.acceptance import Acceptance
 
 COULD_NOT_ASK = 2
-ROOMS = {"approvals": "approvals.commands", "audit": "gateway.audit.commands"}
+ROOMS = {"approvals": "approvals.commands", "audit": "gateway.audit.commands", "pins": "gateway.pins.commands"}
 """Groups of commands that a room brings along: name -> its module, where the group has the same name."""
 
 config_option = click.option(
@@ -72,6 +74,10 @@ def main(ctx: click.Context) -> None:
         from approvals.commands import LocalDoor  # noqa: PLC0415 - see House
 
         ctx.obj = LocalDoor(open_desk)
+    elif ctx.invoked_subcommand == "pins":
+        from gateway.pins.commands import PinDoor  # noqa: PLC0415
+
+        ctx.obj = PinDoor(open_pins)
     else:
         ctx.obj = AuditDoor()
 
@@ -201,6 +207,23 @@ async def open_desk(config: Path) -> AsyncIterator[Desk]:
     try:
         async with build(load_settings(config)).lobby() as desk:
             yield desk
+    except (ConfigError, ValueError, CannotStart) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@asynccontextmanager
+async def open_pins(config: Path, recorded: bool) -> AsyncIterator[Acceptance]:
+    """The pins beside what the configured servers offer, for a local administrator."""
+    from gateway.app import CannotStart, build  # noqa: PLC0415
+    from gateway.contract.pins import PinsUnreadable  # noqa: PLC0415
+    from gateway.logs import set_up_logs  # noqa: PLC0415
+
+    set_up_logs(logging.ERROR)
+    try:
+        async with build(load_settings(config)).pin_lobby(recorded) as acceptance:
+            yield acceptance
+    except PinsUnreadable:
+        raise
     except (ConfigError, ValueError, CannotStart) as error:
         raise click.ClickException(str(error)) from error
 

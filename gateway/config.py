@@ -106,6 +106,7 @@ ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Literal["declared", "strict", "off"]
+Pinning = Literal["off", "warn", "enforce"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -194,6 +195,7 @@ class ServerSettings(Group):
     extensions: tuple[str, ...] = ()
     arguments: Arguments = "declared"
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
+    pins: Pinning = "off"
     resources: ResourceSettings = ResourceSettings()
     legacy_servers: PastVersion = "off"
     legacy_clients: bool = False
@@ -235,6 +237,12 @@ class AuditSettings(Group):
 
     file: Path
     hmac_key_env: str = "OSTIARY_AUDIT_KEY"
+
+
+class PinSettings(Group):
+    """Where the accepted definitions of tools are kept."""
+
+    file: Path = Path("pins.json")
 
 
 class SealSettings(Group):
@@ -280,6 +288,7 @@ class Settings(BaseSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     audit: AuditSettings
     seals: SealSettings = SealSettings()
+    pins: PinSettings = PinSettings()
     limits: Limits = Limits()
     allowed_hosts: tuple[str, ...] = ()
 
@@ -325,6 +334,11 @@ class Settings(BaseSettings):
         """The audience of the approvals API's tokens."""
         return f"{self.base_url}/approvals"
 
+    @property
+    def pin_modes(self) -> dict[str, Pinning]:
+        """How each server's tools are held to their accepted definitions."""
+        return {name: server.pins for name, server in self.servers.items()}
+
     def resource(self, name: str) -> str:
         """The canonical OAuth resource URI of a server."""
         server = self.servers[name]
@@ -364,6 +378,7 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
         update={
             "identity": settings.identity.model_copy(update={"issuers": issuers}),
             "policy": settings.policy.model_copy(update={"path": folder / settings.policy.path}),
+            "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
             "audit": settings.audit.model_copy(update={"file": folder / settings.audit.file}),
             "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
         }

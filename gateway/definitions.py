@@ -20,6 +20,7 @@ from gateway.contract.bindings import Binding, read_bindings
 from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Tool
 from gateway.contract.schemas import Unusable
+from gateway.pins.keeper import Pins
 
 NOTHING: Mapping[str, Any] = {}
 KEPT = 10_000
@@ -58,6 +59,7 @@ class Definitions:
     """
 
     rules: Mapping[str, ArgumentRules] = field(default_factory=dict)
+    pins: Pins = field(default_factory=Pins)
     compiled_bytes: int = COMPILED_BYTES
     _known: OrderedDict[tuple[str, str], Reading] = field(default_factory=OrderedDict)
     _compiled: OrderedDict[tuple[str, str], Contract] = field(default_factory=OrderedDict)
@@ -73,12 +75,12 @@ class Definitions:
             if number % TURN == 0:
                 await asyncio.sleep(0)
             tools.append(await self._read(server, item) if isinstance(item.get("inputSchema"), dict) else None)
+        self.pins.met(server, [tool for tool in tools if tool is not None])
         return tools
 
-    async def left_out(self, server: str, items: Sequence[Mapping[str, Any]]) -> set[str]:
-        """The names of a page of `tools/list` that can't be used. Every item has a `name` that is a string."""
-        tools = await self.read(server, items)
-        return {item["name"] for item, tool in zip(items, tools, strict=True) if tool is None}
+    async def offered(self, server: str, items: Sequence[Mapping[str, Any]]) -> list[Tool | None]:
+        """Like `read`, and `None` for what is quarantined as well: what can't be called is not shown."""
+        return [None if tool is None or tool.quarantine else tool for tool in await self.read(server, items)]
 
     async def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
         digest = digest_definition(item)
@@ -93,7 +95,7 @@ class Definitions:
         if reading.fault:
             return None
         annotations = item.get("annotations")
-        return Tool(
+        tool = Tool(
             name=item["name"],
             digest=digest,
             annotations=annotations if isinstance(annotations, dict) else NOTHING,
@@ -101,6 +103,7 @@ class Definitions:
             bindings=reading.bindings,
             contract=reading.contract,
         )
+        return self.pins.judge(server, tool)
 
     def _find_out(self, server: str, item: Mapping[str, Any]) -> Reading:
         schema, name = item["inputSchema"], item["name"]

@@ -16,7 +16,9 @@ import orjson
 
 from gateway.app import House, build
 from gateway.config import ConfigError, Settings
+from gateway.contract.pins import PinsUnreadable, State
 from gateway.logs import set_up_logs
+from gateway.pins.acceptance import Shelf
 from policies.rego_tests import run_tests
 from policies.verdict import PolicyUnavailable
 
@@ -47,6 +49,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
             *tell_tolerance(settings),
             *look_for_folders(settings),
             *asyncio.run(look(house, settings)),
+            *asyncio.run(look_at_pins(house, settings)),
         ]
     for finding in findings:
         mark = "ok  " if finding.ok else "FAIL"
@@ -104,6 +107,33 @@ async def look(house: House, settings: Settings) -> list[Finding]:
     finally:
         await tokens.close()
     return found
+
+
+async def look_at_pins(house: House, settings: Settings) -> list[Finding]:
+    """The pins beside what the servers offer; nothing where no server is held to any."""
+    if all(server.pins == "off" for server in settings.servers.values()):
+        return []
+    try:
+        async with house.pin_lobby(recorded=False) as acceptance:
+            strange = sorted(acceptance.pinned().keys() - settings.servers.keys())
+            look = await acceptance.look()
+    except (OSError, PinsUnreadable) as error:
+        return [Finding("pins", False, f"pins.file: {error}")]
+    unknown = [Finding("pins", False, f"pins.file: {name}: no such server is configured") for name in strange]
+    return [*unknown, *map(_pins_of, look.shelves)]
+
+
+def _pins_of(shelf: Shelf) -> Finding:
+    """Not in order is what can never be in force: no pin at all, a pin of a tool that is not there."""
+    if shelf.fault:
+        return Finding("pins", False, f"{shelf.server}: could not be asked: {shelf.fault}")
+    tools = {state: [one.tool for one in shelf.found if one.state is state] for state in State}
+    told = [f"{shelf.kept} as accepted"]
+    told += [f"{state}: {', '.join(map(ascii, names))}" for state, names in tools.items() if names]
+    nothing = shelf.mode == "enforce" and not shelf.kept
+    if nothing:
+        told.append("no tool would be served: look with `ostiary pins show`")
+    return Finding("pins", not nothing and not tools[State.GONE], f"{shelf.server} ({shelf.mode}): {'; '.join(told)}")
 
 
 def run_bundle_tests(path: Path) -> Finding:

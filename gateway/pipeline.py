@@ -139,7 +139,7 @@ class Corridor:
         check_reach(server, call)
         tool = await self.catalog.look_up(server, call)
         verdict = await self.policy.judge(policy_input("call", server, identity, call, tool, tasks=tasks))
-        if call.kind == "tool" and (tool is None or verdict.effect is not Effect.ALLOW):
+        if call.kind == "tool" and (tool is None or tool.quarantine or verdict.effect is not Effect.ALLOW):
             try:
                 now = await self.catalog.confirm(server, call, DEFINITION_FRESH_S)
             except UpstreamFault:

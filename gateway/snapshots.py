@@ -26,7 +26,8 @@ Item = TypeVar("Item")
 class CatalogLimits:
     """Bounds of one server's listing (counts, bytes) and its times (seconds).
 
-    A server's `ttlMs` counts between `shortest_s` and `longest_s`. After a failed refresh, and a pause of `failure_s`
+    A server's `ttlMs` counts between `shortest_s` and `longest_s`, or `pinned_s` where its definitions have to be
+    accepted: so long a changed one may go unnoticed. After a failed refresh, and a pause of `failure_s`
     before the next, the last good snapshot serves until it is `stale_s` old.
     """
 
@@ -35,6 +36,7 @@ class CatalogLimits:
     listing_bytes: int = 16_777_216
     shortest_s: float = 2.0
     longest_s: float = 300.0
+    pinned_s: float = 30.0
     stale_s: float = 900.0
     failure_s: float = 1.0
     refresh_s: float = 20.0
@@ -67,16 +69,18 @@ class Snapshots(Generic[Item]):
     """The lists of one method, by server. `clock` is monotonic.
 
     `read` turns the items of one page, each of which is identified, into what is kept of each; `None` for one that
-    can't be used.
+    can't be used. `longest_s` is how long a server's listing may count as fresh, `seen` is shown each whole one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - all that one list differs in from another
         self,
         upstream: Upstream,
         method: str,
         read: Callable[[Server, list[Mapping[str, Any]]], Awaitable[Iterable[Item | None]]],
         limits: CatalogLimits,
         clock: Callable[[], float],
+        longest_s: Callable[[Server], float] | None = None,
+        seen: Callable[[Server, Mapping[str, Item]], None] = lambda _server, _items: None,
     ) -> None:
         self._upstream = upstream
         self.method = method
@@ -84,6 +88,8 @@ class Snapshots(Generic[Item]):
         self._read = read
         self._limits = limits
         self._clock = clock
+        self._longest_s = longest_s or (lambda _: limits.longest_s)
+        self._seen = seen
         self._shelves: dict[str, _Shelf[Item]] = {}
 
     async def find(self, server: Server, name: str) -> Item | None:
@@ -111,6 +117,10 @@ class Snapshots(Generic[Item]):
         while snapshot is None or snapshot.taken_at <= oldest:  # twice at most: one that begins now is young enough
             snapshot = await self._renew(server, shelf)
         return snapshot.items.get(name)
+
+    async def whole(self, server: Server) -> Mapping[str, Item]:
+        """All that a server offers now. Raises like `find`."""
+        return (await self._renew(server, self._shelf(server))).items
 
     def expire(self, server: Server) -> None:
         """The server says that the list is another now: whoever looks next waits for it.
@@ -152,6 +162,7 @@ class Snapshots(Generic[Item]):
         try:
             async with asyncio.timeout(self._limits.refresh_s):
                 shelf.snapshot = snapshot = await self._list(server)
+            self._seen(server, snapshot.items)
         except TimeoutError:
             fault: UpstreamFault = UpstreamTimeout(f"{self.method} took too long", sent=False)
         except UpstreamFault as found:
@@ -172,7 +183,7 @@ class Snapshots(Generic[Item]):
         ambiguous: set[str] = set()
         cursors: set[str] = set()
         params: dict[str, str] = {}
-        ttl_s = limits.longest_s
+        ttl_s = self._longest_s(server)
         count = size = 0
         taken_at = self._clock()
         for _ in range(limits.pages):
@@ -181,7 +192,7 @@ class Snapshots(Generic[Item]):
             except UpstreamInvalid as fault:
                 if fault.code != METHOD_NOT_FOUND or params:
                     raise
-                return Snapshot({}, taken_at, taken_at + limits.longest_s)
+                return Snapshot({}, taken_at, taken_at + self._longest_s(server))
             items = page.get(self._member)
             if not isinstance(items, list):
                 raise self._invalid(f"result.{self._member} is not an array")

@@ -122,6 +122,7 @@ class Telemetry:
         self._legacy = counter("legacy_requests", "Requests of older revisions.", ("server", "revision"))
         self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
         self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
+        self._deviating = counter("pins_deviations", "Definitions met that are not accepted.", ("server", "state"))
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
         self._carried: tuple[tuple[Counter, str], ...] = (
@@ -172,6 +173,10 @@ class Telemetry:
     def moved(self, transition: Transition) -> None:
         """A ticket or one of its uses made a move."""
         self._moved.get(transition.verb, self._moved[OTHER]).inc()
+
+    def deviated(self, server: str, state: str, tools: int) -> None:
+        """Definitions were met that are not as accepted."""
+        self._deviating.labels(server, state).inc(tools)
 
     def carry_over(
         self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures, streams: StreamFigures

@@ -81,7 +81,9 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
             else (),
             "leg": 0 if call.request_state is None and call.input_responses is None else 1,
         },
-        "tool": None if tool is None else {"annotations": tool.annotations, "digest": tool.digest, "pinned": False},
+        "tool": None
+        if tool is None
+        else {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned},
     }
     if candidates is not None:
         question["candidates"] = candidates
@@ -130,6 +132,8 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         raise RoomSkipped("the walk is over")
     if call.kind == "tool" and (passage.tool is None or passage.tool.name != call.name):
         raise RoomSkipped("look_up")
+    if passage.tool is not None and passage.tool.quarantine:
+        raise RoomSkipped("check_call")
     if call.request_state is not None and passage.opened_state is None:
         raise RoomSkipped("open_state")
     if tuple(task and task.handle for task in passage.tasks.found) != call.task_ids:

@@ -42,12 +42,15 @@ def check_tasks(tasks: OpenedTasks) -> None:
 def check_call(call: Call, tool: Tool | None) -> None:
     """Hold a tool's call against the tool's own definition.
 
-    Raises `Refused`: POLICY_DENIED for a tool that its server does not offer, HEADER_MISMATCH, ARGUMENTS_INVALID.
+    Raises `Refused`: POLICY_DENIED for a tool that its server does not offer, TOOL_QUARANTINED, HEADER_MISMATCH,
+    ARGUMENTS_INVALID.
     """
     if call.kind != "tool":
         return
     if tool is None:
         raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
+    if tool.quarantine:
+        raise Refused(Refusal.TOOL_QUARANTINED, f"{tool.quarantine}: {tool.digest}")
     arguments = call.arguments
     if tool.bindings:
         check_bindings(tool.bindings, arguments, call.param_headers)

@@ -164,6 +164,7 @@ class Tool:
     """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form.
 
     `bindings` are what its `x-mcp-header` annotations say, `contract` what its arguments are held to, if to anything.
+    `pinned`: somebody accepted this very definition. `quarantine` is why nobody may call it: `new`, `changed`, or "".
     """
 
     name: str
@@ -172,6 +173,8 @@ class Tool:
     definition: Mapping[str, Any]
     bindings: tuple[Binding, ...] = ()
     contract: Contract | None = field(default=None, compare=False, repr=False)
+    pinned: bool = False
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

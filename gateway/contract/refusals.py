@@ -79,6 +79,7 @@ class Refusal(Enum):
     )
     POLICY_DENIED = Row(403, 40302, "The policy does not allow this operation.")
     TASK_UNKNOWN = Row(400, INVALID_PARAMS, "There is no such task.")
+    TOOL_QUARANTINED = Row(403, 40305, "The tool's definition is new or has changed, and nobody has accepted it yet.")
     ARGUMENTS_INVALID = Row(200, INVALID_PARAMS, "The arguments do not fit the tool's inputSchema.", result=True)
     RATE_LIMITED = Row(429, 42901, "Too many requests; try again later.", retry_after_s=60)
     APPROVAL_REQUIRED = Row(

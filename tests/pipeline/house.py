@@ -23,9 +23,11 @@ from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
 from gateway.contract.passage import Passage, Received, Reply, Server
 from gateway.contract.record import AuditKeys, Redactor
+from gateway.definitions import Definitions
 from gateway.delivery import Delivery
 from gateway.eras import Eras
 from gateway.handles import Handles, tell_of_tasks
+from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -252,7 +254,12 @@ async def until(holds: Callable[[], bool], within_s: float = 5.0) -> None:
 
 @asynccontextmanager
 async def inner_house(
-    folder: Path, judge: Judge = lambda _: ALLOW, *, store_limit_s: float = 2.0, tenant_claim: str = ""
+    folder: Path,
+    judge: Judge = lambda _: ALLOW,
+    *,
+    store_limit_s: float = 2.0,
+    tenant_claim: str = "",
+    pins: Pins | None = None,
 ) -> AsyncIterator[InnerHouse]:
     """A corridor on fresh files, with one server that offers `pay` and `secret`."""
     issuer = Issuer(ISSUER)
@@ -271,11 +278,12 @@ async def inner_house(
     scripted = ScriptedUpstream()
     async with scripted:
         upstream = HttpUpstream({SERVER.name: UpstreamTarget((check_replica_url(scripted.url),))})
-        catalog = Catalog(upstream)
+        definitions = Definitions(pins=pins or Pins())
+        catalog = Catalog(upstream, definitions=definitions)
         policy, sink, watcher = PlayedPolicy(judge), KeptRecord(), Watcher()
         seals, handles = Seals([KEY]), Handles([KEY])
         redactor, eras = Redactor(AuditKeys(KEY_TEXT)), Eras(Sessions([KEY]))
-        answers, rewriters = Answers(policy, seals, handles), (keep_within_reach, tell_of_tasks)
+        answers, rewriters = Answers(policy, seals, handles, definitions), (keep_within_reach, tell_of_tasks)
         delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
         corridor = Corridor(
             tokens,
