@@ -200,10 +200,10 @@ class LegacyUpstream:
         """Send the call in a session that was entered; it is left when the answer is over."""
         call, notification = admitted.call, admitted.call.envelope.id is None
         request_id = self.sessions.new_id()
-        asked = call_of_the_past(admitted, request_id)
-        tail = request_tail(headers_of_the_past(admitted.headers), asked.envelope.raw, session.lines)
         answer: PastAnswer | None = None
         try:
+            asked = call_of_the_past(admitted, request_id)
+            tail = request_tail(headers_of_the_past(admitted.headers), asked.envelope.raw, session.lines)
             exchange = await self._http.send(
                 session.replica, tail, notification=notification, quiet_s=self._limits.quiet_s
             )

@@ -187,6 +187,7 @@ class Sessions:
         try:
             async with asyncio.timeout(self._limits.initialize_s):
                 session = await self._introduce(key, replica)
+            self._forget_namesake(session)
         except TimeoutError:
             fault: UpstreamFault = UpstreamTimeout("initialize took too long", sent=True, replica=place[1])
         except UpstreamFault as found:
@@ -220,7 +221,6 @@ class Sessions:
         except Refused as refused:
             raise UpstreamInvalid(refused.detail, sent=True, replica=key[1]) from None
         session = Session(key, replica, session_id, welcome.version)
-        self._forget_namesake(session)
         await self._tell(session, "notifications/initialized", {})
         self._welcomes[key[:2]] = welcome
         return session

@@ -454,6 +454,30 @@ async def test_an_id_that_is_given_away_anew_is_taken_from_who_had_it(
     await told(upstream, ask(who=BOB))
 
 
+async def test_no_two_that_begin_together_get_one_session(
+    past: PastServer, wire: ScriptedUpstream, connect: Open
+) -> None:
+    """Two principals are welcomed with the same id at the same time: one of them has it, the other is refused."""
+    past.known.append("same")
+    both = asyncio.Event()
+
+    async def same(exchange: Exchange) -> None:
+        if past.methods().count("initialize") == 2:
+            both.set()
+        await both.wait()
+        await past.welcome(exchange, "Mcp-Session-Id: same\r\n")
+
+    past.hooks["initialize"] = same
+    upstream = connect(wire, sessions=NOW)
+    found = await asyncio.gather(*(upstream.forward(ask(who=who)) for who in (CALLER, BOB)), return_exceptions=True)
+    answers = [one for one in found if not isinstance(one, BaseException)]
+    faults = [one for one in found if isinstance(one, UpstreamFault)]
+    assert (len(answers), len(faults)) == (1, 1)
+    assert upstream.sessions.counts() == {SERVER.name: 1}
+    for answer in answers:
+        await answer.close()
+
+
 @pytest.mark.parametrize(
     "message",
     [
