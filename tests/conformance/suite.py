@@ -91,12 +91,6 @@ def scenarios(revision: str) -> set[str]:
     return {*listed["server"], *(each["scenario"] for each in listed["not_scored"] if each["leg"] == "server")}
 
 
-def extensions(revision: str) -> set[str]:
-    """Those of a revision's scenarios that are about an extension."""
-    listed = yaml.safe_load((PACKAGE / f"requirements/{revision}.yaml").read_text())["not_scored"]
-    return {each["scenario"] for each in listed if each["leg"] == "server" and each["reason"] == "extension"}
-
-
 async def run(url: str, revision: str, folder: Path) -> Verdicts:
     """Run what a revision requires against `url` -> every check's verdict. Its files stay in `folder`."""
     verdicts = await drive(url, folder, "--requirements", revision)

@@ -17,10 +17,10 @@ from gateway.contract.admission import RoomSkipped, admit, policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
-from gateway.contract.passage import Identity, OpenedState, Passage, Tool
+from gateway.contract.passage import Identity, OpenedState, OpenedTasks, Passage, Task, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
-from tests.contract.asking import META, SERVER, VERSION, Lines, ask, lines_of, message, received
+from tests.contract.asking import META, SERVER, TASKS_META, VERSION, Lines, ask, lines_of, message, received
 
 ALICE = Identity(
     issuer="https://idp.example.com",
@@ -142,6 +142,35 @@ def test_what_the_revision_removed_is_ignored_by_taking_it_off(use: Claimed | No
     admitted = admit(walked(message(params={**params, "task": removed}), use=use))
     assert orjson.loads(admitted.body) == message(params=params)
     assert admit(walked(message(params=params), use=use)).body == admitted.body
+
+
+def test_a_request_about_a_task_leaves_with_the_servers_own_id() -> None:
+    """In body and header; the policy hears the handle, and without the room that opens handles nothing leaves."""
+    passage = walked(message("tasks/get", params={"taskId": "handle"}, meta=TASKS_META))
+    with pytest.raises(RoomSkipped, match="open_tasks"):
+        admit(passage)
+    for wrong in (OpenedTasks((None,), "why"), OpenedTasks((Task("other", "u", "t"),))):
+        passage.tasks = wrong
+        with pytest.raises(RoomSkipped, match="open_tasks"):
+            admit(passage)
+    passage.tasks = OpenedTasks((Task("handle", "\u00fc 1", "pay", "ticket-1"),))
+    admitted = admit(passage)
+    assert orjson.loads(admitted.body)["params"] == {"taskId": "\u00fc 1", "_meta": TASKS_META}
+    assert dict(admitted.headers)[b"mcp-name"] == b"=?base64?w7wgMQ==?="
+    assert passage.call is not None
+    question = orjson.loads(policy_input("call", SERVER, ALICE, passage.call, None, tasks=passage.tasks))["request"]
+    assert (question["kind"], question["name"]) == ("task", "handle")
+    assert question["tasks"] == [{"id": "handle", "tool": "pay", "approved": True}]
+
+
+def test_a_subscription_leaves_with_the_servers_own_ids() -> None:
+    """In the order that was asked for, beside what else was."""
+    notifications = {"toolsListChanged": True, "taskIds": ["b", "a"]}
+    passage = walked(message("subscriptions/listen", params={"notifications": notifications}, meta=TASKS_META))
+    passage.tasks = OpenedTasks((Task("b", "2", "t"), Task("a", "1", "t")))
+    admitted = admit(passage)
+    assert orjson.loads(admitted.body)["params"]["notifications"] == {**notifications, "taskIds": ["2", "1"]}
+    assert b"mcp-name" not in dict(admitted.headers)
 
 
 def test_only_the_gateways_own_headers_leave() -> None:

@@ -172,9 +172,11 @@ class Stack:
         """A good token for a server; `more` replaces claims."""
         return self.issuer.mint(self.endpoint(server), sub=subject, scope=scope, client_id="tests", **more)
 
-    def person(self, subject: str = "bob", scope: str = "approvals:read approvals:request approvals:decide") -> str:
-        """A good token for the approvals API."""
-        return self.issuer.mint(f"{self.url}/approvals", sub=subject, scope=scope, client_id="tests")
+    def person(
+        self, subject: str = "bob", scope: str = "approvals:read approvals:request approvals:decide", **more: Any
+    ) -> str:
+        """A good token for the approvals API; `more` replaces claims."""
+        return self.issuer.mint(f"{self.url}/approvals", sub=subject, scope=scope, client_id="tests", **more)
 
     def records(self, writer: int = 0) -> list[dict[str, Any]]:
         """What a writer's audit file holds now."""
