@@ -17,6 +17,19 @@ def tell(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.timeout(300)
+def test_the_story_behaves_across_replicas_that_come_and_go() -> None:
+    """An answer after every replica was replaced is good; tampering is refused; a task outlives its replicas."""
+    told = tell("procurement")
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-2000:]
+    for chapter in ("Small and large", "Replaced in between", "Next day", "Three-way match", "Too late"):
+        assert chapter in told.stdout
+    report = told.stdout.partition("Which replica served what")[2]
+    served = {name for name in ("replica-1", "replica-2", "replica-3") if name in report}
+    assert served == {"replica-1", "replica-2", "replica-3"}
+    assert report.count("stopped at the gateway") == 6
+
+
 def test_the_old_revision_loses_what_a_session_held() -> None:
     """Another replica answers 404, the late answer loses the submission, and the documents are intact."""
     told = tell("procurement", "--old")
