@@ -62,6 +62,9 @@ _NOTED: Final = frozenset(
 """A client's notifications: accepted, recorded, and without effect. Which worker has the call that a cancellation
 names, nobody knows who keeps nothing; the client's closing of the connection still ends it."""
 
+LONGEST_MIRRORED: Final = 16_384
+"""Bytes that one call's mirrored headers may have. A client that writes them itself is bounded by the head's size."""
+
 _NEWER_META: Final = frozenset(key for key in PROTOCOL_META if key.startswith("io.modelcontextprotocol/"))
 _NEWER_PARAMS: Final = frozenset({"requestState", "inputResponses"})
 _NEWER_RESULT: Final = frozenset({"resultType", "ttlMs", "cacheScope"})
@@ -166,7 +169,8 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
     """An older client's request as the corridor judges it, with the session's word in `_meta`.
 
     Raises `Answered` for what the house answers itself, `Refused` METHOD_UNKNOWN for what that revision does not have
-    or what can't be served without anything stored, ENVELOPE_INVALID for a notification of neither kind.
+    or what can't be served without anything stored, ENVELOPE_INVALID for a notification of neither kind,
+    PARAMS_INVALID for a name that no header can say.
     """
     method = envelope.method
     if envelope.id is None and method in _NOTED:
@@ -189,13 +193,20 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
     lines = [line for line in received.headers if not line[0].startswith(b"mcp")]
     lines += [(VERSION, PROTOCOL_VERSION.encode()), (b"mcp-method", method.encode())]
     if isinstance(name := params.get(METHODS[method].mirrored or ""), str):
-        lines.append((b"mcp-name", encode_value(name)))
+        lines.append((b"mcp-name", _bounded(encode_value(name))))
     return replace(received, headers=tuple(lines)), Envelope(raw, envelope.id, method, params, meta)
 
 
 def mirror_params(call: Call, tool: Tool | None) -> Call:
-    """The call with the `Mcp-Param-*` lines that a client of the served revision would have sent."""
-    return replace(call, param_headers=mirror(tool.bindings, call.arguments)) if tool and tool.bindings else call
+    """The call with the `Mcp-Param-*` lines that a client of the served revision would have sent.
+
+    Raises `Refused(PARAMS_INVALID)` for arguments that are too long for it.
+    """
+    if tool is None or not tool.bindings:
+        return call
+    lines = mirror(tool.bindings, call.arguments)
+    _bounded(b"".join(value for _, value in lines))
+    return replace(call, param_headers=lines)
 
 
 def retell_answer(spoken: Spoken, method: str, name: str, text: bytes) -> bytes:
@@ -243,6 +254,12 @@ def mismatch(what: str, envelope: Envelope) -> Refused:
     row = Refusal.SESSION_MISMATCH
     sentence = f"{row.value.sentence[:-1]}: {what}."
     return Refused(row, what, message=sentence, request_id=envelope.id)
+
+
+def _bounded(value: bytes) -> bytes:
+    if len(value) > LONGEST_MIRRORED:
+        raise Refused(Refusal.PARAMS_INVALID, "longer than a mirrored header may be")
+    return value
 
 
 def _retell_error(error: Mapping[str, Any]) -> dict[str, Any]:
