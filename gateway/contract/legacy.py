@@ -36,6 +36,7 @@ OLDER_VERSIONS: Final = ("2025-11-25", "2025-06-18")
 SESSION: Final = b"mcp-session-id"
 VERSION: Final = b"mcp-protocol-version"
 INITIALIZE: Final = "initialize"
+HANDSHAKE: Final = frozenset({INITIALIZE, "notifications/initialized"})
 
 CARRIED: Final = frozenset[str]()
 """Client capabilities that a server can use through us: none. In these revisions elicitation, sampling and roots are
@@ -126,15 +127,17 @@ def speaks_older(received: Received, envelope: Envelope) -> bool:
     """Whether a request is of an older revision.
 
     A single header that only the served revision has makes it one of that: then nothing is forgiven, and a session is
-    as meaningless as ever.
+    as meaningless as ever. But what begins a conversation may name itself: clients that know both revisions do, and
+    the served one has neither method.
     """
     versions, has_session = [], False
+    named = envelope.method.encode() if envelope.method in HANDSHAKE else None
     for name, value in received.headers:
         if name == VERSION:
             versions.append(value.decode("latin-1"))
         elif name == SESSION:
             has_session = True
-        elif name.startswith(b"mcp"):
+        elif name.startswith(b"mcp") and (name, value) != (b"mcp-method", named):
             return False
     if PROTOCOL_VERSION in versions:
         return False

@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp.types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
+    ClientCapabilities,
     CreateMessageRequest,
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -99,9 +100,22 @@ def model_said(answer: object) -> str:
     return ""
 
 
-def needs(**requests: InputRequest) -> InputRequiredResult:
-    """Ask, without a state."""
-    return InputRequiredResult(input_requests=requests)
+def needs(ctx: Context, state: str | None = None, **requests: InputRequest) -> InputRequiredResult:
+    """Ask. Raises `MCPError` where the caller did not declare that it can answer."""
+    declared = ctx.client_capabilities or ClientCapabilities()
+    able = {
+        "elicitation": declared.elicitation is not None,
+        "sampling": declared.sampling is not None,
+        "roots": declared.roots is not None,
+    }
+    wanted = {request.method.partition("/")[0] for request in requests.values()}
+    if lacking := {name for name in wanted if not able[name]}:
+        raise MCPError(
+            MISSING_REQUIRED_CLIENT_CAPABILITY,
+            "this needs a capability that the caller does not have",
+            {"requiredCapabilities": {name: {} for name in sorted(lacking)}},
+        )
+    return InputRequiredResult(input_requests=requests, request_state=state)
 
 
 def ask_once(server: MCPServer[Any]) -> None:
@@ -112,7 +126,7 @@ def ask_once(server: MCPServer[Any]) -> None:
         """Asks for a name."""
         answer = filled(ctx, "user_name")
         if answer is None:
-            return needs(user_name=form("What is your name?", name="string"))
+            return needs(ctx, user_name=form("What is your name?", name="string"))
         return f"Hello, {answer.get('name')}!"
 
     @server.tool()
@@ -120,7 +134,7 @@ def ask_once(server: MCPServer[Any]) -> None:
         """Asks the caller's model."""
         answer = (ctx.input_responses or {}).get("capital_question")
         if answer is None:
-            return needs(capital_question=sampling("What is the capital of France?"))
+            return needs(ctx, capital_question=sampling("What is the capital of France?"))
         return model_said(answer)
 
     @server.tool()
@@ -128,7 +142,7 @@ def ask_once(server: MCPServer[Any]) -> None:
         """Asks for the caller's roots."""
         answer = (ctx.input_responses or {}).get("client_roots")
         if not isinstance(answer, ListRootsResult):
-            return needs(client_roots=ListRootsRequest())
+            return needs(ctx, client_roots=ListRootsRequest())
         return f"{len(answer.roots)} root(s)"
 
     @server.tool()
@@ -136,13 +150,12 @@ def ask_once(server: MCPServer[Any]) -> None:
         """Asks three things at once."""
         if {"user_name", "greeting", "client_roots"} <= (ctx.input_responses or {}).keys():
             return "all three answered"
-        return InputRequiredResult(
-            input_requests={
-                "user_name": form("What is your name?", name="string"),
-                "greeting": sampling("Generate a greeting", 50),
-                "client_roots": ListRootsRequest(),
-            },
-            request_state="three-asked",
+        return needs(
+            ctx,
+            "three-asked",
+            user_name=form("What is your name?", name="string"),
+            greeting=sampling("Generate a greeting", 50),
+            client_roots=ListRootsRequest(),
         )
 
     @server.tool()
@@ -161,7 +174,7 @@ def ask_once(server: MCPServer[Any]) -> None:
         """A prompt that asks for its context."""
         answer = filled(ctx, "user_context")
         if answer is None:
-            return needs(user_context=form("What context should the prompt use?", context="string"))
+            return needs(ctx, user_context=form("What context should the prompt use?", context="string"))
         return says(f"Use this context: {answer.get('context')}")
 
 
@@ -173,18 +186,14 @@ def ask_with_state(server: MCPServer[Any]) -> None:
         """Wants its state back."""
         if ctx.request_state == "first-round" and filled(ctx, "confirm") is not None:
             return "state-ok: confirmed"
-        return InputRequiredResult(
-            input_requests={"confirm": form("Please confirm", ok="boolean")}, request_state="first-round"
-        )
+        return needs(ctx, "first-round", confirm=form("Please confirm", ok="boolean"))
 
     @server.tool()
     async def test_input_required_result_tampered_state(ctx: Context) -> str | InputRequiredResult:
         """Wants its state back untouched; the SDK seals it."""
         if ctx.request_state is not None:
             return f"state-ok: {ctx.request_state}"
-        return InputRequiredResult(
-            input_requests={"confirm": form("Please confirm", ok="boolean")}, request_state="untouched"
-        )
+        return needs(ctx, "untouched", confirm=form("Please confirm", ok="boolean"))
 
     @server.tool()
     async def test_input_required_result_multi_round(ctx: Context) -> str | InputRequiredResult:
@@ -194,14 +203,9 @@ def ask_with_state(server: MCPServer[Any]) -> None:
         if state.get("round") == 2 and color is not None:
             return f"{state['name']} likes {color.get('color')}."
         if state.get("round") == 1 and name is not None:
-            return InputRequiredResult(
-                input_requests={"step2": form("Step 2: What is your favorite color?", color="string")},
-                request_state=json.dumps({"round": 2, "name": name.get("name")}),
-            )
-        return InputRequiredResult(
-            input_requests={"step1": form("Step 1: What is your name?", name="string")},
-            request_state=json.dumps({"round": 1}),
-        )
+            state = json.dumps({"round": 2, "name": name.get("name")})
+            return needs(ctx, state, step2=form("Step 2: What is your favorite color?", color="string"))
+        return needs(ctx, json.dumps({"round": 1}), step1=form("Step 1: What is your name?", name="string"))
 
     @server.tool()
     async def test_missing_capability(ctx: Context) -> str:
@@ -221,7 +225,7 @@ def ask_with_state(server: MCPServer[Any]) -> None:
         await ctx.report_progress(1, 2)
         answer = filled(ctx, "user_name")
         if answer is None:
-            return needs(user_name=form("What is your name?", name="string"))
+            return needs(ctx, user_name=form("What is your name?", name="string"))
         return f"Hello, {answer.get('name')}!"
 
 
@@ -229,7 +233,7 @@ async def elicited(ctx: Context, request: ElicitRequest) -> ElicitResult | Input
     """Ask for a form, in whichever way the caller's revision has."""
     if ctx.protocol_version == MODERN:
         answer = (ctx.input_responses or {}).get("form")
-        return answer if isinstance(answer, ElicitResult) else needs(form=request)
+        return answer if isinstance(answer, ElicitResult) else needs(ctx, form=request)
     result: ElicitResult = await ctx.session.send_request(
         request, ElicitResult, metadata=ServerMessageMetadata(ctx.request_id)
     )
@@ -245,7 +249,7 @@ def ask_both_ways(server: MCPServer[Any]) -> None:
         request = sampling(prompt)
         if ctx.protocol_version == MODERN:
             modern = (ctx.input_responses or {}).get("sample")
-            return needs(sample=request) if modern is None else f"LLM response: {model_said(modern)}"
+            return needs(ctx, sample=request) if modern is None else f"LLM response: {model_said(modern)}"
         answer = await ctx.session.send_request(
             request, CreateMessageResult, metadata=ServerMessageMetadata(ctx.request_id)
         )

@@ -79,8 +79,12 @@ def older(
 
 def begin(house: House, server: str = "old", subject: str = "alice", version: str = OLD) -> str:
     """A new session's id."""
+    return begun_by(house, older(house, initialize(version), server, subject=subject))
+
+
+def begun_by(house: House, ask: Ask) -> str:
+    """The id of the session that this `initialize` begins."""
     with RawClient(house.address) as client:
-        ask = older(house, initialize(version), server, subject=subject)
         answer = client.send(ask.encode()).read_answer()
     assert answer.status == 200, answer
     (session,) = answer.values("mcp-session-id")
@@ -228,6 +232,21 @@ def test_a_single_newer_header_makes_it_a_newer_request(house: House) -> None:
         good.line(VERSION, OLD.encode(), VERSIONS[0].encode()),
     ):
         untouched(house, ask, 400, -32020, Refusal.HEADER_MISMATCH)
+
+
+def test_what_begins_a_conversation_may_name_itself(house: House) -> None:
+    """The newer revision has neither method, so a header that says the same leaves no doubt; any other refuses."""
+    ask = older(house, initialize())
+    for honest in (ask, ask.line(METHOD, b"initialize"), ask.line(METHOD, b"initialize").line(VERSION, OLD.encode())):
+        session = begun_by(house, honest)
+    begun = older(house, plain("notifications/initialized", None, None), session=session)
+    assert house.ask(begun.line(METHOD, b"notifications/initialized")).status == 202
+    assert house.ask(begun.line(METHOD, b"initialize")).status == 400
+    for lying in (ask.line(METHOD, b"tools/list"), ask.line(METHOD, b"initialize").line(b"Mcp-Name", b"read")):
+        untouched(house, lying, 400, -32020, Refusal.HEADER_MISMATCH)
+    untouched(
+        house, older(house, call(), session=session).line(METHOD, b"initialize"), 400, -32020, Refusal.HEADER_MISMATCH
+    )
 
 
 def test_a_newer_client_is_served_as_ever_whatever_session_it_sends(house: House) -> None:
