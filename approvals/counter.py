@@ -18,7 +18,8 @@ from typing import Any
 
 from approvals.acts import ACTS, READ
 from approvals.approvers import LOCAL, Approver, Person, asks_as_well, enough, may_decide, read_approver
-from approvals.ledger import Filed, Ledger
+from approvals.filed import Filed
+from approvals.ledger import Ledger
 from approvals.showing import is_what_stands, iso, show, standing
 from approvals.store import Store
 from approvals.ticket import (
@@ -37,6 +38,7 @@ from approvals.ticket import (
 
 Journal = Callable[[Transition], Awaitable[None]]
 
+ITSELF = "ostiary"
 MOST_CHARACTERS = 4000
 MOST_PER_PAGE = 100
 PAGE_BYTES = 4 * 1024 * 1024
@@ -141,8 +143,14 @@ class Counter:
                 filed = await _look(ledger, person, ticket_id)
             if not await ledger.decide(filed, verb, person, comment=comment, seen=seen, target=target, now=now):
                 raise MovedOn("moved")
+            waited = filed.running if verb == "revoke" else None
+            if waited is not None and waited.run is Run.WAITING:  # for an answer that could not be sent any more
+                await ledger.run(waited.use_id, Run.ABANDONED, now)
             after = await _look(ledger, person, ticket_id)
             await self._record(Transition(after.ticket, verb, person.by, now, comment, seen))
+            if waited is not None and waited.run is Run.WAITING:
+                told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waited.use_id, leg=waited.leg)
+                await self._record(told)
             return self._show(after, now)
 
         return await self._store.write(work, patience_s=JOURNAL_S)

@@ -1,28 +1,27 @@
-"""The desk: has a person said yes to exactly this? Settles calls, opens tickets, follows each use to its end.
+"""The desk: has a person said yes to exactly this? Settles calls and their legs, opens tickets.
 
-A use is consumed at most once, by one atomic statement, before anything is sent; whatever fails leaves it consumed.
-What grants is recorded before it counts (request, approve, restore), what takes away counts before it is recorded
-(claim, sent, outcomes, expiry). docs/approvals.md has the whole table.
+A use is consumed at most once, and a leg of it continued at most once, by one atomic statement, before anything is
+sent; whatever fails leaves it consumed. What grants is recorded before it counts (request, approve, restore), what
+takes away counts before it is recorded (claim, continue, sent, outcomes, expiry). docs/approvals.md has the table.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from approvals.acts import REQUEST
 from approvals.approvers import Person, parties_to, read_terms
-from approvals.counter import JOURNAL_S, MOST_CHARACTERS, Counter, Journal, require
-from approvals.ledger import Filed, Ledger, new_id
+from approvals.counter import ITSELF, JOURNAL_S, MOST_CHARACTERS, Journal, require
+from approvals.filed import Filed
+from approvals.ledger import Ledger, new_id
 from approvals.looks import Looks
+from approvals.running import End, Running
 from approvals.store import Store
 from approvals.ticket import (
-    MOVES,
     ActInvalid,
     Asked,
     Claimed,
@@ -30,6 +29,7 @@ from approvals.ticket import (
     MovedOn,
     NotAllowed,
     NotHeld,
+    Origin,
     Run,
     State,
     StoreUnavailable,
@@ -39,13 +39,20 @@ from approvals.ticket import (
     Transition,
     Unapprovable,
 )
-from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh
+from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh, weigh_leg
 
-__all__ = ["Desk", "NotHeld", "StoreUnavailable", "Terms", "TooManyTickets"]
+__all__ = ["Desk", "NotHeld", "Origin", "StoreUnavailable", "Terms", "TooManyTickets"]
 
-ITSELF = "ostiary"
 HOUR_S = 3600.0
+MOST_S = 10**9
 ATTEMPTS = 5
+
+Work = Callable[[Ledger], Awaitable[bool]]
+_Taken = tuple[Ticket, Claimed, str, Work]
+"""What a worker takes: the ticket, its use, the transition's verb, and the statement that moves it."""
+
+
+_Leg = tuple[Asked, Origin, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class _Settled:
     opened: bool = False
 
 
-class Desk(Counter):
+class Desk(Running):
     """One worker's desk; several share a store. `owner` names the worker in its leases (`HOST/WRITER`, say).
 
     `lease_s`: how long a use is held unless `renew` extends it. `tickets_per_hour`: per requester (issuer, subject).
@@ -76,12 +83,16 @@ class Desk(Counter):
         local_approve: bool = False,
     ) -> None:
         super().__init__(
-            store, journal, page_url=page_url, issuers=issuers, clock=clock, local_approve=local_approve
-        )  # fmt: skip
-        self._owner = owner
-        self._lease_s = lease_s
+            store,
+            journal,
+            page_url=page_url,
+            issuers=issuers,
+            owner=owner,
+            clock=clock,
+            lease_s=lease_s,
+            local_approve=local_approve,
+        )
         self._tickets_per_hour = tickets_per_hour
-        self._held: dict[str, Ticket] = {}
         self._looks = Looks(store, clock)
         self._claiming: dict[str, asyncio.Task[bool]] = {}
 
@@ -94,12 +105,14 @@ class Desk(Counter):
         reasons: Sequence[str],
         mask: Sequence[str],
         justification: str = "",
+        origin: Origin | None = None,
     ) -> Claimed | Held:
         """Consume one use of an approval of exactly this effect, or say why not; opens a ticket where there is none.
 
-        `claims` are the caller's (who acts for whom decides who may not approve). To be run to its end: a use that is
-        claimed for a caller who has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, and what the
-        journal raises; then nothing may run.
+        `claims` are the caller's (who acts for whom decides who may not approve). With `origin` the effect is a leg's
+        answers: they are asked for only while the leg can go on, and go on with it in one transaction. To be run to
+        its end: a use that is claimed for a caller who has gone stays consumed. Raises `StoreUnavailable`,
+        `TooManyTickets`, and what the journal raises; then nothing may run.
         """
         try:
             today = self._today(asked, claims, terms, mask)
@@ -108,8 +121,59 @@ class Desk(Counter):
                 "", asked, terms, mask=mask, reasons=reasons, justification=justification, now=self._clock()
             )
             return Held("unapprovable", never, str(fault))
-        settled = await self._settle(today, reasons, justification, claim=True)
+        leg = None if origin is None else (asked, origin, claims)
+        settled = await self._settle(today, reasons, justification, claim=True, leg=leg)
         return settled.use or Held(settled.why, settled.ticket)
+
+    async def go_on(self, asked: Asked, origin: Origin, *, claims: Mapping[str, Any]) -> Claimed | Held:
+        """Continue the use that waits at this leg, once, if its approval would be given today; or say why not.
+
+        `asked` is the call without what it answers. To be run to its end. Raises `StoreUnavailable`, and what the
+        journal raises; then nothing may run.
+        """
+        use = origin.use
+        for _ in range(ATTEMPTS):
+            if (before := self._claiming.get(use.use_id)) is not None:
+                await asyncio.wait({before})  # what it did to this leg decides
+            step = await self._weigh_leg(asked, origin, claims)
+            if isinstance(step, Hold):
+                return Held(step.why, step.filed.ticket)
+            if await self._take(use.use_id, [self._leg_of(step.filed, use)]):
+                return replace(use, expires_at=step.filed.ticket.expires_at)
+        raise StoreUnavailable("the ticket moves too fast")
+
+    async def _weigh_leg(self, asked: Asked, origin: Origin, claims: Mapping[str, Any]) -> Hold | Claim:
+        """Whether the leg can go on; what no longer holds is closed on the way. Raises `StoreUnavailable`."""
+        use = origin.use
+        for _ in range(ATTEMPTS):
+            filed = await self._store.read(lambda ledger: ledger.holding(use.use_id, decided=True))
+            if filed is None or filed.ticket.id != use.ticket_id:
+                raise StoreUnavailable("the use that a leg belongs to is not there any more")
+            ticket = filed.ticket
+            # Where the call needs no approval today, the one that it has is held to what it was given under.
+            terms = origin.terms or Terms(ticket.uses, MOST_S, ticket.approvers, ticket.min_approvers)
+            try:
+                today: Today | None = self._today(asked, claims, terms, ticket.mask)
+            except Unapprovable:
+                today = None
+            match weigh_leg(filed, use, today, self._clock()):
+                case Lapse(_, use_id, run):
+                    await self._end([End(use_id, run)])
+                case Replace(((_, verb, why),)):
+                    if await self._break_off(filed, use, verb, why):
+                        return Hold(why, filed)
+                case Hold() | Claim() as step:
+                    return step
+        raise StoreUnavailable("the ticket moves too fast")
+
+    async def _break_off(self, filed: Filed, use: Claimed, verb: str, why: str) -> bool:
+        async def work(ledger: Ledger) -> bool:
+            return await self._close(ledger, filed, verb, why, self._clock())
+
+        if not await self._store.write(work, patience_s=JOURNAL_S):
+            return False
+        await self._end([End(use.use_id, Run.ABANDONED)])
+        return True
 
     async def request(
         self,
@@ -153,8 +217,16 @@ class Desk(Counter):
             now=self._clock(),
         )
 
-    async def _settle(self, today: Today, reasons: Sequence[str], justification: str, *, claim: bool) -> _Settled:
+    async def _settle(
+        self, today: Today, reasons: Sequence[str], justification: str, *, claim: bool, leg: _Leg | None = None
+    ) -> _Settled:
         for _ in range(ATTEMPTS):  # each further round means that another worker moved the same effect meanwhile
+            taken = []
+            if leg is not None:  # answers to nothing need no approval
+                going = await self._weigh_leg(*leg)
+                if isinstance(going, Hold):
+                    return _Settled(going.filed.ticket, going.why)
+                taken.append(self._leg_of(going.filed, leg[1].use))
             found, mine = await self._looks.of_effect(today.asked)
             today = replace(today, now=self._clock())
             match weigh(found, today):
@@ -167,46 +239,74 @@ class Desk(Counter):
                         if await self._is_claimed_by_another(filed):
                             return _Settled(filed.ticket, "in_flight")
                         continue
-                    if (use := await self._claim(filed)) is not None:
-                        return _Settled(filed.ticket, use=use)
-                case Lapse(_, use_id):
-                    await self._end(use_id, Run.UNKNOWN)
+                    taken.append(new := self._use_of(filed))
+                    if await self._take(filed.ticket.id, taken):
+                        return _Settled(filed.ticket, use=_one(new[1], taken))
+                case Lapse(_, use_id, run):
+                    await self._end([End(use_id, run)])
                 case Replace():
                     if (settled := await self._replace(today, reasons, justification)) is not None:
                         return settled
         raise StoreUnavailable("the ticket moves too fast")
 
-    async def _claim(self, filed: Filed) -> Claimed | None:
-        use_id = new_id()
+    def _use_of(self, filed: Filed) -> _Taken:
+        """A new use of an approved ticket."""
         ticket = replace(filed.ticket, uses_left=filed.ticket.uses_left - 1)
+        use = Claimed(ticket.id, new_id(), expires_at=ticket.expires_at)
+
+        async def take(ledger: Ledger) -> bool:
+            now = self._clock()
+            return await ledger.claim(filed, use.use_id, self._owner, now=now, lease_until=now + self._lease_s)
+
+        return ticket, use, "claim", take
+
+    def _leg_of(self, filed: Filed, use: Claimed) -> _Taken:
+        """The use that waits at this leg."""
+
+        async def take(ledger: Ledger) -> bool:
+            now = self._clock()
+            return await ledger.go_on(filed, use, self._owner, now=now, lease_until=now + self._lease_s)
+
+        return filed.ticket, replace(use, expires_at=filed.ticket.expires_at), "continue", take
+
+    async def _take(self, key: str, taken: Sequence[_Taken]) -> bool:
+        """Take all of it, or nothing, in one transaction; `key` is what others of this worker would take as well."""
         now = self._clock()
-        self._held[use_id] = ticket
-        claiming = self._claiming[filed.ticket.id] = asyncio.create_task(
-            self._store.write(
-                lambda ledger: ledger.claim(
-                    filed, use_id, self._owner, now=now, lease_until=now + self._lease_s
-                )
-            )
-        )  # fmt: skip
+        strange = [use.use_id for _, use, _, _ in taken if use.use_id not in self._held]
+        self._held |= {use.use_id: ticket for ticket, use, _, _ in taken if use.use_id in strange}
+
+        async def work(ledger: Ledger) -> bool:
+            for number, (_, _, _, take) in enumerate(taken):
+                if not await take(ledger):
+                    if number:
+                        raise StoreUnavailable("a ticket moved while another was taken")  # which rolls that back
+                    return False
+            return True
+
+        claiming = self._claiming[key] = asyncio.create_task(self._store.write(work))
         claiming.add_done_callback(lambda done: done.cancelled() or done.exception())  # others may ask for it too
         claimed = False
         try:
             claimed = await claiming
         finally:
             # A claim whose commit is unknown counts as consumed; nobody holds it, so its lease is not extended.
-            if self._claiming.get(filed.ticket.id) is claiming:  # a later look may have begun a claim of its own
-                del self._claiming[filed.ticket.id]
+            if self._claiming.get(key) is claiming:  # a later look may have begun a claim of its own
+                del self._claiming[key]
             if not claimed:
-                del self._held[use_id]
+                for use_id in strange:
+                    self._held.pop(use_id, None)
         if not claimed:
-            return None
+            return False
+        self._held |= {use.use_id: ticket for ticket, use, _, _ in taken}
         try:
-            await self._record(Transition(ticket, "claim", ITSELF, now, use_id=use_id))
+            for ticket, use, verb, _ in taken:
+                await self._record(Transition(ticket, verb, ITSELF, now, use_id=use.use_id, leg=use.leg))
         except Exception:
             # Nothing was sent. It ends as `failed` and is not given back: nothing is granted without its record.
-            await self._fail(use_id)
+            for _, use, _, _ in taken:
+                await self._fail(use)
             raise
-        return Claimed(ticket.id, use_id)
+        return True
 
     async def _is_claimed_by_another(self, filed: Filed) -> bool:
         # Whoever shares our look went first: theirs is the claim of this moment, and its failure is ours.
@@ -239,112 +339,10 @@ class Desk(Counter):
 
         return await self._store.write(work, patience_s=JOURNAL_S)
 
-    async def _close(self, ledger: Ledger, filed: Filed, verb: str, why: str, now: float) -> bool:
-        target = MOVES[filed.ticket.state][verb]
-        if not await ledger.move(filed, target, now):
-            return False
-        await self._record(Transition(replace(filed.ticket, state=target), verb, ITSELF, now, why))
-        return True
 
-    # The life of a use
-
-    async def sent(self, use: Claimed) -> None:
-        """From here on bytes may have left.
-
-        Raises `NotHeld` (it was revoked meanwhile, say) or `StoreUnavailable`: then nothing may be sent.
-        """
-        now = self._clock()
-        if not await self._store.write(lambda ledger: ledger.run(use.use_id, Run.SENT, now, owner=self._owner)):
-            raise NotHeld("the use is not held any more")
-        if (ticket := self._held.get(use.use_id)) is not None:
-            await self._record(Transition(ticket, "sent", ITSELF, now, use_id=use.use_id))
-
-    async def finish(self, use: Claimed, run: Run) -> None:
-        """The use ended as `executed`, `failed` or `unknown`. Asked twice, the first answer stands.
-
-        Raises `StoreUnavailable`; the use then stays open until its lease lapses into `unknown`.
-        """
-        await self._end(use.use_id, run, owner=self._owner, ticket=self._held.pop(use.use_id, None))
-
-    async def restore(self, use: Claimed) -> None:
-        """Give a use back, of which provably not one byte left. Once; a use that has ended is not given back.
-
-        Where this can't be recorded the use ends as `failed` instead: nothing is granted without its record.
-        """
-        self._held.pop(use.use_id, None)
-
-        async def work(ledger: Ledger) -> None:
-            now = self._clock()
-            if await ledger.give_back(use.use_id, self._owner, now):
-                filed = await ledger.holding(use.use_id)
-                if filed is not None:
-                    await self._record(Transition(filed.ticket, "restore", ITSELF, now, use_id=use.use_id))
-
-        try:
-            await self._store.write(work, patience_s=JOURNAL_S)
-        except StoreUnavailable:
-            raise
-        except Exception:  # noqa: BLE001 - whatever the house's journal raises means the same here
-            await self._fail(use.use_id)
-
-    async def renew(self) -> None:
-        """Extend the leases of all uses that this desk holds open. To be called several times per `lease_s`."""
-        if held := list(self._held):
-            until = self._clock() + self._lease_s
-            await self._store.write(lambda ledger: ledger.extend(held, self._owner, until))
-
-    async def reconcile(self, owner: str) -> int:
-        """At the start of worker `owner`, or after its death: what it left open is `unknown` -> how many uses."""
-        return await self._reconcile(owner)
-
-    async def sweep(self) -> int:
-        """Lapsed leases become `unknown`, tickets out of time `expired` -> how many. Any worker, at any time."""
-        moved = await self._reconcile(None)
-
-        async def work(ledger: Ledger) -> int:
-            now = self._clock()
-            found = await ledger.overdue(now)
-            return sum([await self._close(ledger, filed, "expire", "", now) for filed in found])
-
-        while closed := await self._store.write(work, patience_s=JOURNAL_S):
-            moved += closed
-        return moved
-
-    async def _reconcile(self, owner: str | None) -> int:
-        moved = 0
-        while True:
-            held = list(self._held) if owner == self._owner else []
-            adrift = await self._store.read(partial(Ledger.adrift, now=self._clock(), owner=owner, held=held))
-            ended = 0
-            for use_id in adrift:
-                ended += await self._end(use_id, Run.UNKNOWN)
-            moved += ended
-            if not ended:
-                return moved
-
-    async def _end(
-        self, use_id: str, run: Run, *, owner: str | None = None, ticket: Ticket | None = None
-    ) -> bool:  # fmt: skip
-        now = self._clock()
-
-        async def work(ledger: Ledger) -> Ticket | None:
-            if not await ledger.run(use_id, run, now, owner=owner):
-                return None
-            if ticket is not None:
-                return ticket
-            filed = await ledger.holding(use_id)
-            return None if filed is None else filed.ticket
-
-        ended = await self._store.write(work)
-        if ended is not None:
-            await self._record(Transition(ended, run.value, ITSELF, now, use_id=use_id))
-        return ended is not None
-
-    async def _fail(self, use_id: str) -> None:
-        self._held.pop(use_id, None)
-        now = self._clock()
-        with contextlib.suppress(StoreUnavailable):
-            await self._store.write(lambda ledger: ledger.run(use_id, Run.FAILED, now, owner=self._owner))
+def _one(use: Claimed, taken: Sequence[_Taken]) -> Claimed:
+    """The use that the call goes on with: its own, or that of the leg, which these answers were approved for."""
+    return use if len(taken) == 1 else replace(taken[0][1], answers=use)
 
 
 def _draft(

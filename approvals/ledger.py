@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,10 +16,29 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from approvals.approvers import Approver, Party, Person, entries_of
+from approvals.approvers import Approver, Party, Person
+from approvals.filed import Filed, Open
 from approvals.schema import decisions, eligible, tickets, uses
-from approvals.statements import CLAIM, DECISIONS, FREED, LEFT_UNKNOWN, OF_EFFECT, RUN, RUN_BY_HOLDER, SEND, SUMMARY
-from approvals.ticket import OPEN_RUNS, Asked, Run, State, StoreUnavailable, Ticket, sources
+from approvals.statements import (
+    ABANDON,
+    AWAIT,
+    CLAIM,
+    CONTINUE,
+    DECISIONS,
+    FREED,
+    LEFT_UNKNOWN,
+    OF_EFFECT,
+    RUN,
+    RUN_BY_HOLDER,
+    SEND,
+    STALLED,
+    SUMMARY,
+    WAIT_AGAIN,
+    is_overdue,
+    is_readable_by,
+    stands_as,
+)
+from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, StoreUnavailable, Ticket, sources
 from approvals.vault import Vault, effect_of
 
 MOST_EARLIER = 10
@@ -32,26 +50,6 @@ def new_id() -> str:
     while (name := secrets.token_urlsafe(18)).startswith("-"):
         pass
     return name
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """The use that keeps a ticket busy: in flight until `lease_until`, or of unknown outcome."""
-
-    use_id: str
-    run: Run
-    lease_until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Filed:
-    """A ticket as it was read, with what a compare-and-set needs. `approvals`: the people who said yes, as then."""
-
-    ticket: Ticket
-    version: int
-    parties: tuple[Party, ...]
-    running: Open | None
-    approvals: tuple[Person, ...] = ()
 
 
 class Ledger:
@@ -77,11 +75,14 @@ class Ledger:
             filed.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
         return filed
 
-    async def holding(self, use_id: str) -> Filed | None:
-        """The bookkeeping of the ticket that this use belongs to, or None."""
+    async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
+        """The bookkeeping of the ticket that this use belongs to (`decided`: with who approved it), or None."""
         belongs = select(uses.c.ticket_id).where(uses.c.id == use_id).scalar_subquery()
         row = (await self.connection.execute(SUMMARY.where(tickets.c.id == belongs))).one_or_none()
-        return None if row is None else self._filed(row, self._bond(row), None)
+        if row is None:
+            return None
+        said = await self._said([row.id]) if decided else {}
+        return self._filed(row, self._bond(row), None, said=said.get(row.id, ()))
 
     async def whole(self, ticket_id: str) -> Filed | None:
         """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""
@@ -103,9 +104,9 @@ class Ledger:
         """
         query = select(tickets.c.id, tickets.c.weight).order_by(tickets.c.created_at.desc(), tickets.c.id.desc())
         if not person.local:
-            query = query.where(_readable(person))
+            query = query.where(is_readable_by(person))
         if state is not None:
-            query = query.where(_stands(state, now))
+            query = query.where(stands_as(state, now))
         if before is not None:
             at, ticket_id = before
             query = query.where(
@@ -126,7 +127,7 @@ class Ledger:
         """Whether this person asked for the ticket or is named by its approvers."""
         query = select(tickets.c.id).where(tickets.c.id == ticket_id)
         if not person.local:
-            query = query.where(_readable(person))
+            query = query.where(is_readable_by(person))
         return (await self.connection.execute(query)).one_or_none() is not None
 
     async def opened_since(self, asked: Asked, since: float) -> int:
@@ -137,7 +138,7 @@ class Ledger:
 
     async def overdue(self, now: float) -> list[Filed]:
         """A batch of live tickets whose time is over."""
-        rows = (await self.connection.execute(SUMMARY.where(_is_overdue(now)).limit(BATCH))).all()
+        rows = (await self.connection.execute(SUMMARY.where(is_overdue(now)).limit(BATCH))).all()
         return [self._filed(row, self._bond(row), None) for row in rows]
 
     async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
@@ -147,6 +148,10 @@ class Ledger:
             lost = or_(lost, and_(uses.c.owner == owner, uses.c.id.not_in(list(held))))
         query = select(uses.c.id).where(uses.c.state.in_(list(OPEN_RUNS)), lost).limit(BATCH)
         return list((await self.connection.execute(query)).scalars())
+
+    async def stalled(self, now: float) -> list[str]:
+        """A batch of uses that wait for an answer though their ticket was revoked or is out of time."""
+        return list((await self.connection.execute(STALLED, {"now": now})).scalars())
 
     # Moving
 
@@ -216,35 +221,46 @@ class Ledger:
         if taken.rowcount != 1:
             return False
         row = {
-            "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "owner": owner,
+            "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "leg": 0, "owner": owner,
             "lease_until": lease_until, "claimed_at": now, "at": now,
         }  # fmt: skip
         await self.connection.execute(uses.insert(), row)
         return True
 
+    async def go_on(self, filed: Filed, use: Claimed, owner: str, *, now: float, lease_until: float) -> bool:
+        """Take a use that waits at this leg, if its ticket is still what was read, approved and in time."""
+        given: dict[str, Any] = {"use": use.use_id, "at_leg": use.leg, "read": filed.version}
+        given |= {"holder": owner, "until": lease_until, "now": now}
+        return (await self.connection.execute(CONTINUE, given)).rowcount == 1
+
     async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None) -> bool:
         """Move a use, held by `owner` where given; False if its state does not admit it or a person resolved it.
-        It is `sent` only while its ticket still is approved and in time.
+        It is `sent` only while its ticket still is approved and in time, `abandoned` only when it no longer is.
 
-        A known end frees the ticket, an unknown one keeps it busy; the end of the last use makes it `used`.
+        A known end frees the ticket, an unknown one keeps it busy, and so does a use that waits (from then on at its
+        next leg); the end of the last use makes it `used`.
         """
-        given = {"use": use_id, "target": target, "now": now, "sources": sources(target)}
-        if owner is None:
-            moved = await self.connection.execute(RUN, given)
+        given: dict[str, Any] = {"use": use_id, "target": target, "now": now}
+        if target is Run.ABANDONED:
+            moved = await self.connection.execute(ABANDON, given)
+        elif owner is None:
+            moved = await self.connection.execute(RUN, given | {"sources": sources(target)})
         else:
-            statement = SEND if target is Run.SENT else RUN_BY_HOLDER
-            moved = await self.connection.execute(statement, {**given, "holder": owner})
+            statement = {Run.SENT: SEND, Run.WAITING: AWAIT}.get(target, RUN_BY_HOLDER)
+            moved = await self.connection.execute(statement, given | {"sources": sources(target), "holder": owner})
         if moved.rowcount != 1:
             return False
-        if target is not Run.SENT:
+        if target not in (Run.SENT, Run.WAITING):
             await self.connection.execute(LEFT_UNKNOWN if target is Run.UNKNOWN else FREED, {"use": use_id})
         return True
 
     async def give_back(self, use_id: str, owner: str, now: float) -> bool:
-        """A use of which provably not one byte left: it failed, and the ticket has it again. Once only."""
+        """A use of which provably not one byte left: it failed, and the ticket has it again. Once only, and never
+        after a leg of it was answered.
+        """
         closed = await self.connection.execute(
             update(uses)
-            .where(uses.c.id == use_id, uses.c.owner == owner, uses.c.state.in_(list(OPEN_RUNS)))
+            .where(uses.c.id == use_id, uses.c.owner == owner, uses.c.leg == 0, uses.c.state.in_(list(OPEN_RUNS)))
             .values(state=Run.FAILED, at=now)
         )
         if closed.rowcount != 1:
@@ -255,6 +271,11 @@ class Ledger:
             .values(running=null(), uses_left=tickets.c.uses_left + 1, version=tickets.c.version + 1)
         )
         return freed.rowcount == 1
+
+    async def wait_again(self, use_id: str, owner: str, now: float) -> bool:
+        """A leg of which provably not one byte left: the use waits at it again."""
+        given = {"use": use_id, "holder": owner, "now": now}
+        return (await self.connection.execute(WAIT_AGAIN, given)).rowcount == 1
 
     async def resolve(self, filed: Filed, now: float) -> bool:
         """Set the unknown use of this ticket aside: a person looked into it. Its outcome stays `unknown`."""
@@ -354,7 +375,7 @@ class Ledger:
         )  # fmt: skip
         if _stated(ticket) != bond["stated"]:
             raise StoreUnavailable(f"ticket {row.id} was changed in the database")
-        running = None if row.running is None else Open(row.running, Run(row.run_state), row.run_lease)
+        running = None if row.running is None else Open(row.running, Run(row.run_state), row.run_lease, row.run_leg)
         return Filed(
             ticket=ticket,
             version=row.version,
@@ -377,21 +398,3 @@ def _person(who: Mapping[str, Any]) -> Person:
     scopes, groups = frozenset(who["scopes"]), frozenset(who["groups"])
     claims = {"act": who["act"]}  # all that is looked at again: who acted for them
     return Person(who["issuer"], who["subject"], who["client"], scopes, groups, claims, local=who["local"])
-
-
-def _readable(person: Person) -> ColumnElement[bool]:
-    own = and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
-    named = select(eligible.c.ticket_id).where(eligible.c.entry.in_(entries_of(person)))
-    return or_(own, tickets.c.id.in_(named))
-
-
-def _is_overdue(now: float) -> ColumnElement[bool]:
-    # With its last use in flight an approved ticket is as good as used: how it ends is for that use to say.
-    waiting = or_(tickets.c.state == State.PENDING, and_(tickets.c.state == State.APPROVED, tickets.c.uses_left > 0))
-    return and_(waiting, tickets.c.expires_at <= now)
-
-
-def _stands(state: State, now: float) -> ColumnElement[bool]:
-    if state is State.EXPIRED:
-        return or_(tickets.c.state == State.EXPIRED, _is_overdue(now))
-    return and_(tickets.c.state == state, ~_is_overdue(now))

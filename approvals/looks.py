@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from approvals.ledger import Filed
+from approvals.filed import Filed
 from approvals.store import Store
 from approvals.ticket import Asked
 from approvals.vault import effect_of

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 """The version that this code reads and writes. Another one found at start is refused, never guessed at."""
 
 metadata = MetaData()
@@ -100,6 +100,7 @@ uses = Table(
     Column("id", String(64), primary_key=True),
     Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), nullable=False),
     Column("state", String(16), nullable=False),
+    Column("leg", Integer, nullable=False),  # how often it was asked for input; a leg is continued once
     Column("owner", Text, nullable=False),
     Column("lease_until", Double, nullable=False),
     Column("claimed_at", Double, nullable=False),
@@ -111,5 +112,11 @@ uses = Table(
         "lease_until",
         sqlite_where=text("state IN ('claimed', 'sent')"),
         postgresql_where=text("state IN ('claimed', 'sent')"),
+    ),
+    Index(
+        "uses_waiting",
+        "ticket_id",
+        sqlite_where=text("state = 'waiting'"),
+        postgresql_where=text("state = 'waiting'"),
     ),
 )

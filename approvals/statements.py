@@ -5,19 +5,24 @@ Each condition of a transition stands in the `WHERE` of its one statement; the n
 
 from __future__ import annotations
 
-from sqlalchemy import and_, bindparam, case, exists, null, or_, select, update
+from sqlalchemy import and_, bindparam, case, exists, not_, null, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
-from approvals.schema import decisions, tickets, uses
-from approvals.ticket import State
+from approvals.approvers import Person, entries_of
+from approvals.schema import decisions, eligible, tickets, uses
+from approvals.ticket import Run, State
 
 LIVE = (State.PENDING, State.APPROVED)
 MOST_OF_ONE_EFFECT = 20
 
 _light = [column for column in tickets.c if column.name != "shown"]
 
-SUMMARY = select(*_light, uses.c.state.label("run_state"), uses.c.lease_until.label("run_lease")).select_from(
-    tickets.outerjoin(uses, uses.c.id == tickets.c.running)
-)
+SUMMARY = select(
+    *_light,
+    uses.c.state.label("run_state"),
+    uses.c.lease_until.label("run_lease"),
+    uses.c.leg.label("run_leg"),
+).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))
 """Tickets with the use that keeps them busy, without what is shown."""
 
 OF_EFFECT = (
@@ -62,15 +67,53 @@ RUN = (
     .values(state=bindparam("target"), at=bindparam("now"))
 )
 RUN_BY_HOLDER = RUN.where(uses.c.owner == bindparam("holder"))
-SEND = RUN_BY_HOLDER.where(
-    exists().where(
-        tickets.c.id == uses.c.ticket_id,
-        tickets.c.running == uses.c.id,
-        tickets.c.state == State.APPROVED,
-        tickets.c.expires_at > bindparam("now"),
-    )
+
+_its_approval_stands = exists().where(
+    tickets.c.id == uses.c.ticket_id,
+    tickets.c.running == uses.c.id,
+    tickets.c.state == State.APPROVED,
+    tickets.c.expires_at > bindparam("now"),
 )
+
+SEND = RUN_BY_HOLDER.where(_its_approval_stands)
 """The last moment at which a revocation or the end of its time stops a call: nothing was sent yet."""
+
+AWAIT = RUN_BY_HOLDER.values(leg=uses.c.leg + 1)
+"""The server asked for input: the use waits at its next leg, and the ticket stays busy."""
+
+CONTINUE = (
+    update(uses)
+    .where(
+        uses.c.id == bindparam("use"),
+        uses.c.state == Run.WAITING,
+        uses.c.leg == bindparam("at_leg"),
+        _its_approval_stands,
+        exists().where(tickets.c.id == uses.c.ticket_id, tickets.c.version == bindparam("read")),
+    )
+    .values(state=Run.CLAIMED, owner=bindparam("holder"), lease_until=bindparam("until"), at=bindparam("now"))
+)
+"""Exactly once a leg: whoever comes second finds another state or another leg."""
+
+WAIT_AGAIN = (
+    update(uses)
+    .where(
+        uses.c.id == bindparam("use"),
+        uses.c.state.in_((Run.CLAIMED, Run.SENT)),
+        uses.c.owner == bindparam("holder"),
+        uses.c.leg > 0,
+    )
+    .values(state=Run.WAITING, at=bindparam("now"))
+)
+"""Of this leg provably not one byte left: it can be continued once more."""
+
+ABANDON = (
+    update(uses)
+    .where(uses.c.id == bindparam("use"), uses.c.state == Run.WAITING, not_(_its_approval_stands))
+    .values(state=bindparam("target"), at=bindparam("now"))
+)
+
+STALLED = select(uses.c.id).where(uses.c.state == Run.WAITING, not_(_its_approval_stands)).limit(MOST_OF_ONE_EFFECT)
+"""Uses that wait for an answer which could not be sent any more."""
 
 _when_last = (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0), State.USED.value)
 
@@ -85,3 +128,24 @@ LEFT_UNKNOWN = (
 
 FREED = LEFT_UNKNOWN.values(running=null())
 """A known end frees it."""
+
+
+def is_readable_by(person: Person) -> ColumnElement[bool]:
+    """Tickets that this person asked for or is named by."""
+    own = and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+    named = select(eligible.c.ticket_id).where(eligible.c.entry.in_(entries_of(person)))
+    return or_(own, tickets.c.id.in_(named))
+
+
+def is_overdue(now: float) -> ColumnElement[bool]:
+    """Live tickets whose time is over."""
+    # With its last use in flight an approved ticket is as good as used: how it ends is for that use to say.
+    waiting = or_(tickets.c.state == State.PENDING, and_(tickets.c.state == State.APPROVED, tickets.c.uses_left > 0))
+    return and_(waiting, tickets.c.expires_at <= now)
+
+
+def stands_as(state: State, now: float) -> ColumnElement[bool]:
+    """Tickets that stand in this state now: expiry needs nobody to write it down first."""
+    if state is State.EXPIRED:
+        return or_(tickets.c.state == State.EXPIRED, is_overdue(now))
+    return and_(tickets.c.state == state, ~is_overdue(now))

@@ -69,13 +69,19 @@ class State(StrEnum):
 
 
 class Run(StrEnum):
-    """A use's outcome: `claimed -> sent -> executed | failed | unknown`; a lapsed lease is `unknown`."""
+    """A use's outcome: `claimed -> sent -> executed | failed | unknown`; a lapsed lease is `unknown`.
+
+    A server that asks for input makes it `sent -> waiting`, with the next leg; the answer makes it `waiting ->
+    claimed`, once a leg. One whose ticket ends meanwhile is `abandoned`: it never completed.
+    """
 
     CLAIMED = "claimed"
     SENT = "sent"
+    WAITING = "waiting"
     EXECUTED = "executed"
     FAILED = "failed"
     UNKNOWN = "unknown"
+    ABANDONED = "abandoned"
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
@@ -99,11 +105,16 @@ still be revoked, and a use that is restored never revives a ticket that was.
 
 RUN_MOVES: Mapping[Run, frozenset[Run]] = {
     Run.CLAIMED: frozenset({Run.SENT, Run.FAILED, Run.UNKNOWN}),
-    Run.SENT: frozenset({Run.EXECUTED, Run.FAILED, Run.UNKNOWN}),
+    Run.SENT: frozenset({Run.EXECUTED, Run.FAILED, Run.UNKNOWN, Run.WAITING}),
+    Run.WAITING: frozenset({Run.CLAIMED, Run.ABANDONED}),
     # The holder of a lapsed lease may still learn how its call ended, as long as no person has resolved it.
     Run.UNKNOWN: frozenset({Run.EXECUTED, Run.FAILED}),
 }
-"""Every move that a use can make. `executed` and `failed` are final."""
+"""Every move that a use can make; `executed`, `failed` and `abandoned` are final.
+
+A use that is restored is not among them: before its first leg it fails and the ticket has it again, later it waits
+again at the same leg.
+"""
 
 OPEN_RUNS = frozenset({Run.CLAIMED, Run.SENT})
 
@@ -175,19 +186,46 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """One use of an approved ticket was consumed for this call, and for no other."""
+    """One use of an approved ticket was consumed for this call, and for no other.
+
+    `leg`: how often the use was asked for input before. `expires_at` is the ticket's end, `effect` the digest of the
+    call without what it answers (all its legs share it). `answers` is the use of a further ticket where the answers
+    of this leg needed an approval of their own.
+    """
 
     ticket_id: str
     use_id: str
+    leg: int = 0
+    expires_at: float = 0.0
+    effect: str = ""
+    answers: Claimed | None = None
+
+    @property
+    def parts(self) -> tuple[Claimed, ...]:
+        """This use, and that of the answers."""
+        return (self,) if self.answers is None else (self, self.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The approved call that a request goes on with: its use, waiting at `use.leg`, and today's terms for the call.
+
+    `terms` is `None` where the call would need no approval today.
+    """
+
+    use: Claimed
+    terms: Terms | None
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """No use was consumed. `why` is one of:
 
-    `pending` (a ticket waits for people; 40303), `denied`, `in_flight`, `unknown`, `unapprovable` (nobody could
-    approve it) (all 40304). `ticket` is the one that the caller may look at; one that is `unapprovable` was never
-    stored, its id is `""`, and `detail` says what is wrong with the terms (for the record, not for the caller).
+    `pending` (a ticket waits for people; 40303), `denied`, `in_flight`, `waiting` (for the answer of a leg),
+    `unknown`, `unapprovable` (nobody could approve it), and of a leg that can't go on: `continued` (it did already),
+    `revoked`, `expired`, `tool_changed`, `approvers_changed`, `terms_tightened` (all 40304). `ticket` is the one that
+    the caller may look at; one that is `unapprovable` was never stored, its id is `""`, and `detail` says what is
+    wrong with the terms (for the record, not for the caller).
     """
 
     why: str
@@ -199,9 +237,9 @@ class Held:
 class Transition:
     """A ticket or a use moved; the house writes it into the audit chain as a record of kind `approval`.
 
-    `verb`: request, approve, deny, revoke, withdraw, expire, claim, restore, sent, executed, failed, unknown,
-    resolve. `by` is `ISSUER|SUBJECT` (the issuer ends at the first `|`), `local:UID@HOST` or `ostiary` (the gateway
-    itself). `seen` is the digest of what they saw.
+    `verb`: request, approve, deny, revoke, withdraw, expire, claim, continue, restore, sent, waiting, executed,
+    failed, unknown, abandoned, resolve. `leg` is the use's. `by` is `ISSUER|SUBJECT` (the issuer ends at the first
+    `|`), `local:UID@HOST` or `ostiary` (the gateway itself). `seen` is the digest of what they saw.
     """
 
     ticket: Ticket
@@ -211,3 +249,4 @@ class Transition:
     comment: str = ""
     seen: str = ""
     use_id: str = ""
+    leg: int = 0

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from approvals.approvers import Approver, Party, enough, read_approver
-from approvals.ledger import Filed
+from approvals.filed import Filed, Open
 from approvals.showing import standing
-from approvals.ticket import Asked, Run, State, Terms, Unapprovable
+from approvals.ticket import Asked, Claimed, Run, State, Terms, Unapprovable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """This ticket's use lost its holder: it becomes `unknown` first."""
+    """This ticket's use lost its holder, or the time in which it could be answered: it ends as `run` first."""
 
     filed: Filed
     use_id: str
+    run: Run = Run.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,7 @@ def weigh(found: Sequence[Filed], today: Today) -> Step:
     for filed in found:
         if filed.running is None:
             continue
-        if filed.running.run is Run.UNKNOWN:
-            return Hold("unknown", filed)
-        return (
-            Hold("in_flight", filed) if filed.running.lease_until > today.now else Lapse(filed, filed.running.use_id)
-        )
+        return _weigh_running(filed, filed.running, today.now)
     for filed in found:
         if filed.ticket.state is State.DENIED and filed.ticket.expires_at > today.now:
             return Hold("denied", filed)
@@ -93,6 +90,38 @@ def weigh(found: Sequence[Filed], today: Today) -> Step:
     return Replace(tuple(closing))
 
 
+def _weigh_running(filed: Filed, running: Open, now: float) -> Hold | Lapse:
+    if running.run is Run.UNKNOWN:
+        return Hold("unknown", filed)
+    if running.run is Run.WAITING:
+        if filed.ticket.state is State.APPROVED and filed.ticket.expires_at > now:
+            return Hold("waiting", filed)
+        return Lapse(filed, running.use_id, Run.ABANDONED)
+    return Hold("in_flight", filed) if running.lease_until > now else Lapse(filed, running.use_id)
+
+
+def weigh_leg(filed: Filed, use: Claimed, today: Today | None, now: float) -> Hold | Claim | Lapse | Replace:
+    """The ticket of a use that was asked for input -> whether its leg `use.leg` can go on (`Claim`) now.
+
+    `Replace` closes what no longer holds (`today` is `None` where nobody could approve the call any more); a leg
+    never opens a ticket of its own.
+    """
+    running = filed.running
+    if running is None or running.use_id != use.use_id or running.leg != use.leg:
+        if running is not None and running.use_id == use.use_id and running.run is Run.UNKNOWN:
+            return Hold("unknown", filed)
+        ended = filed.ticket.state in (State.REVOKED, State.EXPIRED)
+        return Hold(filed.ticket.state.value if ended else "continued", filed)
+    if running.run is not Run.WAITING:
+        return _weigh_running(filed, running, now)
+    if filed.ticket.state is not State.APPROVED:
+        return Hold(filed.ticket.state.value, filed)
+    if filed.ticket.expires_at <= now:
+        return Hold("expired", filed)
+    why = "approvers_changed" if today is None else no_longer_granted(filed, today, running=1)
+    return Replace(((filed, "revoke", why),)) if why else Claim(filed)
+
+
 def no_longer_asked(filed: Filed, today: Today) -> str:
     """Why a pending ticket is not what would be asked for today, or `""`: its approval would be worth nothing."""
     ticket, terms = filed.ticket, today.terms
@@ -108,8 +137,8 @@ def no_longer_asked(filed: Filed, today: Today) -> str:
     return ""
 
 
-def no_longer_granted(filed: Filed, today: Today) -> str:
-    """Why an approved ticket would not be approved today, or `""`."""
+def no_longer_granted(filed: Filed, today: Today, *, running: int = 0) -> str:
+    """Why an approved ticket would not be approved today, or `""`. `running`: uses that count as not consumed yet."""
     ticket, terms = filed.ticket, today.terms
     if ticket.asked.tool_digest != today.asked.tool_digest:
         return "tool_changed"
@@ -117,7 +146,7 @@ def no_longer_granted(filed: Filed, today: Today) -> str:
     client = (today.asked.issuer, today.asked.client)
     if not enough(filed.approvals, today.approvers, terms.min_approvers, parties, client=client, local=today.local):
         return "approvers_changed"
-    if ticket.uses - ticket.uses_left >= terms.uses or ticket.created_at + terms.ttl_s <= today.now:
+    if ticket.uses - ticket.uses_left - running >= terms.uses or ticket.created_at + terms.ttl_s <= today.now:
         return "terms_tightened"
     return ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.contract.admission import policy_input
@@ -27,7 +27,7 @@ from gateway.contract.listing import (
     keep_visible,
     out_of_reach,
 )
-from gateway.contract.passage import Admitted, Passage
+from gateway.contract.passage import Admitted, OpenedState, Passage
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
@@ -71,11 +71,11 @@ class Answers:
         passage.result_digest = hashlib.sha256(guarded.raw).digest()
         if passage.spoken is not None:
             return await self._retell(passage, passage.spoken, admitted, guarded)
-        return await self._fit(admitted, guarded)
+        return await self._fit(passage, admitted, guarded)
 
-    async def _fit(self, admitted: Admitted, guarded: Guarded) -> bytes:
+    async def _fit(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         if guarded.outcome == INPUT_REQUIRED:
-            return self._seal_state(admitted, guarded)
+            return self._seal_state(passage, admitted, guarded)
         if guarded.outcome == TASK:
             return self._seal_task(admitted, guarded)
         if admitted.call.kind == "task" and guarded.outcome == EXECUTED:
@@ -92,7 +92,7 @@ class Answers:
     async def _retell(self, passage: Passage, spoken: Spoken, admitted: Admitted, guarded: Guarded) -> bytes:
         """The same for a client of an older revision, which can be neither asked for input nor given a task."""
         if guarded.outcome not in {INPUT_REQUIRED, TASK}:
-            text = await self._fit(admitted, guarded)
+            text = await self._fit(passage, admitted, guarded)
             return retell_answer(spoken, admitted.call.method, admitted.server.name, text)
         passage.refused = refused = Refused(Refusal.REVISION_REQUIRED, guarded.outcome)
         passage.code = refused.refusal.value.code
@@ -104,13 +104,13 @@ class Answers:
         )
         return reply.body
 
-    def _seal_state(self, admitted: Admitted, guarded: Guarded) -> bytes:
-        if admitted.use is not None:
-            raise Refused(Refusal.UPSTREAM_INVALID, "an approved call was answered with input_required")
-        expires_at = self.clock() + self.state_s
-        sealed = self.seals.seal_state(
-            guarded.request_state, admitted.identity, admitted.server, admitted.call, expires_at
-        )
+    def _seal_state(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
+        leg = 1 if passage.opened_state is None else passage.opened_state.leg + 1
+        expires_at, use = self.clock() + self.state_s, admitted.use
+        if use is not None:  # which waits at its own next leg, as long as its ticket lives
+            expires_at, use = use.expires_at, replace(use, leg=use.leg + 1, answers=None)
+        state = OpenedState(guarded.request_state, leg, use)
+        sealed = self.seals.seal_state(state, admitted.identity, admitted.server, admitted.call, expires_at)
         return guarded.with_request_state(sealed)
 
     def _seal_task(self, admitted: Admitted, guarded: Guarded) -> bytes:

@@ -1,8 +1,8 @@
 """Forward what was admitted, guard the answer on its way back, and write down how it ended.
 
 A use that was consumed is restored only if provably not one byte left; everything else ends it as `executed`,
-`failed` or `unknown`, and `unknown` is never retried. The outcome is concluded exactly once,
-whoever notices the end first: the answer, a fault, or the client that goes away.
+`failed` or `unknown` (never retried), or has it wait for an answer to what its server asks. The outcome is concluded
+exactly once, whoever notices the end first: the answer, a fault, or the client that goes away.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ RUNS: Mapping[str, Run] = {
     "tool_error": Run.FAILED,
     "rpc_error": Run.FAILED,
     "failed": Run.FAILED,
-    "input_required": Run.UNKNOWN,
+    "input_required": Run.WAITING,
     "task": Run.EXECUTED,  # the server took the call: what becomes of its task is the task's own story
     "cancelled": Run.UNKNOWN,
     "unknown": Run.UNKNOWN,
 }
-"""A forwarded call's outcome -> how the use that it consumed ends."""
+"""A forwarded call's outcome -> how the use that it consumed ends, or that it waits for the next leg."""
 
 
 class Observer(Protocol):
@@ -225,7 +225,10 @@ class Delivery:
         self.observer.concluded(passage, record)
         if isinstance(passage.settled, Claimed):
             if passage.sent:
-                await self._end_use(self.desk.finish(passage.settled, RUNS[outcome]), passage.settled)
+                run = RUNS[outcome]
+                if run is Run.WAITING and passage.refused is not None:  # the caller can't be asked, so it ends here
+                    run = Run.UNKNOWN
+                await self._end_use(self.desk.finish(passage.settled, run), passage.settled)
             else:
                 await self.restore(passage.settled)
 

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from approvals.desk import Desk, Terms
-from approvals.ticket import Asked, Claimed
+from approvals.desk import Desk
+from approvals.ticket import Claimed, Held
 from gateway.audit.port import AuditSink
 from gateway.catalog import Catalog
 from gateway.contract.admission import admit, policy_input
 from gateway.contract.envelope import parse_envelope
-from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
 from gateway.contract.judgement import check_call, check_reach, check_tasks, check_verdict
@@ -41,11 +40,12 @@ from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.handles import Handles
+from gateway.legs import Needed, find_needed, is_approved, open_leg, refusal_of
 from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault
 from policies.port import Policy
-from policies.verdict import ApprovalTerms, Effect, Verdict
+from policies.verdict import Effect, Verdict
 
 DEFINITION_FRESH_S = 5.0
 """How old a tool's definition may be where a call is held for a person, run by an approval, or refused."""
@@ -111,7 +111,8 @@ class Corridor:
         self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
         passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
-        passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks)
+        passage.opened_state, not_accepted = opened, _ = open_leg(self.seals, call, identity, server, self.clock())
+        passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks, opened)
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
         check_tasks(tasks)
@@ -119,53 +120,52 @@ class Corridor:
             passage.call = call = mirror_params(call, tool)
         check_call(call, tool)
         await self.catalog.hold(server, call)
-        if call.request_state is not None:
-            state = self.seals.open_state(call.request_state, identity, server, call, self.clock())
-            passage.opened_state = OpenedState(state)
-        if verdict.effect is Effect.APPROVE:
-            asked = describe_effect(identity, server, call, tool, self.volatile_meta, passage.opened_state)
-            await self.settle(passage, asked, identity, verdict)
+        if not_accepted is not None:
+            raise not_accepted
+        if verdict.effect is Effect.APPROVE or is_approved(opened):
+            needed = await find_needed(self.policy, server, identity, call, tool, verdict, opened, self.volatile_meta)
+            await self.settle(passage, needed)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
 
     async def judge(
-        self, server: Server, identity: Identity, call: Call, tasks: OpenedTasks = NO_TASKS
+        self,
+        server: Server,
+        identity: Identity,
+        call: Call,
+        tasks: OpenedTasks = NO_TASKS,
+        opened: OpenedState | None = None,
     ) -> tuple[Tool | None, Verdict]:
         """Ask the policy about this very call -> its verdict, and the definition of the tool that it judged.
 
-        Only an allow may rest on the list as it was last read. Whoever is held or refused, is for the list as it is,
-        so that asking for it tells nobody a hidden tool from one that does not exist.
+        Only an allow that no person approved may rest on the list as it was last read. Whoever is held or refused, is
+        for the list as it is, so that asking for it tells nobody a hidden tool from one that does not exist.
         """
         check_reach(server, call)
         tool = await self.catalog.look_up(server, call)
-        verdict = await self.policy.judge(policy_input("call", server, identity, call, tool, tasks=tasks))
-        if call.kind == "tool" and (tool is None or tool.quarantine or verdict.effect is not Effect.ALLOW):
+        asked = (server, identity, call)
+        verdict = await self.policy.judge(policy_input("call", *asked, tool, tasks=tasks, opened=opened))
+        if call.kind == "tool" and (
+            tool is None or tool.quarantine or verdict.effect is not Effect.ALLOW or is_approved(opened)
+        ):
             try:
                 now = await self.catalog.confirm(server, call, DEFINITION_FRESH_S)
             except UpstreamFault:
-                if verdict.effect is Effect.APPROVE:
+                if verdict.effect is Effect.APPROVE or is_approved(opened):
                     raise
                 return tool, verdict
             if now != tool:
-                return now, await self.policy.judge(policy_input("call", server, identity, call, now))
+                return now, await self.policy.judge(policy_input("call", *asked, now, tasks=tasks, opened=opened))
         return tool, verdict
 
-    async def settle(self, passage: Passage, asked: Asked, identity: Identity, verdict: Verdict) -> None:
-        """Consume one use of an approval of exactly this effect. Raises `Refused` where there is none to consume."""
-        terms = verdict.approval or ApprovalTerms()
-        passage.settled = settled = await self.delivery.claim(
-            self.desk.settle(
-                asked,
-                claims=identity.claims,
-                terms=Terms(terms.uses, terms.ttl_s, terms.approvers, terms.min_approvers),
-                reasons=verdict.reasons,
-                mask=verdict.mask,
-            )
-        )
-        if isinstance(settled, Claimed):
-            return
-        held = Refusal.APPROVAL_REQUIRED if settled.why == "pending" else Refusal.APPROVAL_REFUSED
-        raise Refused(held, settled.detail or settled.why, ticket=self.desk.describe(settled.ticket))
+    async def settle(self, passage: Passage, needed: Needed) -> None:
+        """Consume one use of an approval of exactly this effect, or go on with the one that waits for this leg.
+
+        Raises `Refused` where there is none.
+        """
+        passage.settled = settled = await self.delivery.claim(needed.settle(self.desk))
+        if isinstance(settled, Held):
+            raise refusal_of(settled, self.desk.describe(settled.ticket))
 
     async def commit(self, passage: Passage) -> None:
         """Write the decision down. Durable when it returns; otherwise nothing may be forwarded."""

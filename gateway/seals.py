@@ -1,7 +1,8 @@
 """The seal of a `requestState` that passes through a caller's hands, bound to its owner.
 
 A seal is opened only for the same issuer, subject, server, method, name and arguments, before its expiry, and has one
-spelling (contract.md section 5).
+spelling (contract.md section 5). Inside are the server's own state, the number of the leg, and the approval that the
+call runs under: what a caller says of these counts for nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from gateway.contract.passage import Call, Identity, Server
+from approvals.ticket import Claimed
+from gateway.contract.passage import Call, Identity, OpenedState, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.sealing import NotSealed, Sealer
 
@@ -33,13 +35,17 @@ class Seals:
         parts = [identity.issuer, identity.subject, server.name, server.resource, call.method, call.name, arguments]
         return orjson.dumps(parts)
 
-    def seal_state(self, state: str | None, identity: Identity, server: Server, call: Call, expires_at: float) -> str:
-        """The upstream's `requestState` (`None`: it gave none) -> text that only this caller can bring back."""
-        payload: dict[str, Any] = {"exp": expires_at, "state": state}
+    def seal_state(
+        self, state: OpenedState, identity: Identity, server: Server, call: Call, expires_at: float
+    ) -> str:  # fmt: skip
+        """What the next leg needs to know -> text that only this caller can bring back, until `expires_at`."""
+        payload: dict[str, Any] = {"exp": expires_at, "state": state.value, "leg": state.leg}
+        if (use := state.use) is not None:
+            payload["use"] = [use.ticket_id, use.use_id, use.leg, use.effect]
         return self._sealer.seal(orjson.dumps(payload), self._binding(identity, server, call))
 
-    def open_state(self, text: str, identity: Identity, server: Server, call: Call, now: float) -> str | None:
-        """The sealed text -> the upstream's own `requestState`, or `None` where it gave none.
+    def open_state(self, text: str, identity: Identity, server: Server, call: Call, now: float) -> OpenedState:
+        """The sealed text -> what it was made of.
 
         Raises `Refused(STATE_NOT_ACCEPTED)` for anything forged, foreign, moved, expired or spelt otherwise.
         """
@@ -49,5 +55,8 @@ class Seals:
             raise Refused(Refusal.STATE_NOT_ACCEPTED, f"seal: {error}") from error
         if payload["exp"] <= now:
             raise Refused(Refusal.STATE_NOT_ACCEPTED, "seal: expired")
-        state: str | None = payload["state"]
-        return state
+        use = None
+        if "use" in payload:
+            ticket_id, use_id, leg, effect = payload["use"]
+            use = Claimed(ticket_id, use_id, leg, payload["exp"], effect)
+        return OpenedState(payload["state"], payload["leg"], use)

@@ -42,6 +42,7 @@ def _plain_question(phase: str, method: str, kind: str) -> str:
             "arguments": {},
             "input_responses": None,
             "leg": 0,
+            "approved": False,
         },
         "tool": None,
         "candidates": [{"id": "ostiary.self-check"}] if phase == "list" else [],

@@ -8,11 +8,11 @@ its arguments in the canonical text that was digested and approved (design.md; r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import orjson
 
-from approvals.ticket import Claimed
+from approvals.ticket import Claimed, Held
 from gateway.contract.bindings import mirror_anew
 from gateway.contract.fingerprint import bound_meta, effect_text
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value
@@ -51,13 +51,15 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     tool: Tool | None,
     candidates: Sequence[Mapping[str, Any]] | None = None,
     tasks: OpenedTasks = NO_TASKS,
+    opened: OpenedState | None = None,
 ) -> bytes:
     """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
 
-    `request.leg` is 0 for a first request and 1 for one that brings what a server asked for. `request.tasks` are the
-    tasks that the request names: the id as the caller holds it, the tool that made it (`null`: the caller has no such
-    task; whatever the policy answers, the request goes no further), whether an approved call did. `candidates` are
-    what a list offers; the member is there in the list phase only.
+    `request.leg` and `request.approved` are the seal's word and never the caller's: 0 for a first request, n for one
+    that answers the n-th `input_required` result; and whether the conversation runs under a person's approval.
+    `request.tasks` are the tasks that the request names: the id as the caller holds it, the tool that made it (or
+    `null`: the caller has no such task, and whatever the policy answers, the request goes no further), whether an
+    approved call did. `candidates` are what a list offers; the member is there in the list phase only.
     """
     question: dict[str, Any] = {
         "phase": phase,
@@ -79,7 +81,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
             "tasks": [_task(*named) for named in zip(call.task_ids, tasks.found, strict=True)]
             if call.task_ids
             else (),
-            "leg": 0 if call.request_state is None and call.input_responses is None else 1,
+            "leg": 0 if opened is None else opened.leg,
+            "approved": opened is not None and opened.use is not None,
         },
         "tool": None
         if tool is None
@@ -134,20 +137,34 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         raise RoomSkipped("look_up")
     if passage.tool is not None and passage.tool.quarantine:
         raise RoomSkipped("check_call")
-    if call.request_state is not None and passage.opened_state is None:
+    opened = passage.opened_state
+    if opened is None and call.goes_on:
         raise RoomSkipped("open_state")
     if tuple(task and task.handle for task in passage.tasks.found) != call.task_ids:
         raise RoomSkipped("open_tasks")
-    if verdict is not None and verdict.effect is Effect.ALLOW and settled is None:
-        return received, identity, call, None
-    if (
-        verdict is not None
-        and verdict.effect is Effect.APPROVE
-        and isinstance(settled, Claimed)
-        and call.name is not None
-    ):
-        return received, identity, call, settled
-    raise RoomSkipped("judge and settle")
+    if verdict is None or not _is_settled(settled, verdict.effect, None if opened is None else opened.use):
+        raise RoomSkipped("judge and settle")
+    if settled is not None and call.name is None:
+        raise RoomSkipped("judge and settle")
+    return received, identity, call, settled
+
+
+def _is_settled(settled: Claimed | Held | None, effect: Effect, waiting: Claimed | None) -> TypeGuard[Claimed | None]:
+    """Whether this verdict was met: nothing consumed for an allow, a use for an approve.
+
+    Of a call that runs under an approval (`waiting` is its use, as the seal names it) the very leg must have been
+    continued, whatever the verdict; and its answers approved as well where that asks for it.
+    """
+    if waiting is not None:
+        return (
+            effect is not Effect.DENY
+            and isinstance(settled, Claimed)
+            and (settled.ticket_id, settled.use_id, settled.leg) == (waiting.ticket_id, waiting.use_id, waiting.leg)
+            and (settled.answers is not None) is (effect is Effect.APPROVE)
+        )
+    if effect is Effect.ALLOW:
+        return settled is None
+    return effect is Effect.APPROVE and isinstance(settled, Claimed) and settled.answers is None
 
 
 def _rewrite(

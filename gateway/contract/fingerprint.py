@@ -92,7 +92,8 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
 ) -> Asked:
     """The exact effect of a call that a person must approve. Raises `Refused(PARAMS_INVALID)` like `effect_text`.
 
-    `opened` is the server's state that the call continues: its answer depends on it, so another is another effect.
+    `opened` is what the call continues: the server's answer depends on its state, so another is another effect; and
+    answers that were approved are so for one leg of one conversation.
     """
     meta = bound_meta(call, volatile_meta)
     name = call.name or ""
@@ -113,6 +114,8 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         shown["inputResponses"] = call.input_responses
     if opened is not None:
         parts["requestState"] = _sha256(opened.value)
+        parts["leg"] = str(opened.leg)
+        parts["use"] = "" if opened.use is None else opened.use.use_id
     if meta:
         parts["_meta"] = _sha256(meta)
         shown["_meta"] = meta

@@ -122,12 +122,26 @@ class Call:
     param_headers: tuple[tuple[bytes, bytes], ...] = ()
     task_ids: tuple[str, ...] = ()
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is the repetition of a call whose server asked for input: with a state, answers, or both.
+
+        The answers that `tasks/update` brings belong to its task.
+        """
+        return self.request_state is not None or (self.input_responses is not None and self.kind != "task")
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedState:
-    """The `requestState` that the upstream gave, taken out of its seal. `value` is `None` where it gave none."""
+    """What a caller brought back under our seal: the `requestState` that the upstream gave (`None`: it gave none).
+
+    `leg` numbers this request in its conversation, from 1 on. `use` is the use of an approval that the conversation
+    runs under, waiting at this leg; `None` where no person approved it.
+    """
 
     value: str | None
+    leg: int = 1
+    use: Claimed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ def approval_record(transition: Transition, redactor: Redactor, decision_id: str
         "by": printable(transition.by, 2 * MAX_ACTOR),
         "seen": printable(transition.seen, MAX_STRANGE_NAME) or None,
         "use": printable(transition.use_id, MAX_STRANGE_NAME) or None,
+        "leg": transition.leg if transition.use_id else None,
         # The digest itself would confirm a guess at the arguments: all its other parts stand in this record.
         "effect_hmac": redactor.tag(b"effect", asked.digest.encode("ascii")),
         "tool_digest": asked.tool_digest,
@@ -202,11 +203,23 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
     if passage.verdict is not None:
         record["verdict"] = passage.verdict.effect.value
         record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)
-    if isinstance(passage.settled, Claimed):
-        record["ticket"] = passage.settled.ticket_id
-    elif isinstance(passage.settled, Held):
-        record["ticket"] = passage.settled.ticket.id
+    _ran_under(record, passage)
     return record
+
+
+def _ran_under(record: dict[str, Any], passage: Passage) -> None:
+    """The ticket, and which leg of a conversation this is: a request that begins one has no such member."""
+    opened, settled = passage.opened_state, passage.settled
+    if opened is not None:
+        record["leg"] = opened.leg
+        if opened.use is not None:
+            record["ticket"] = opened.use.ticket_id
+    if isinstance(settled, Claimed):
+        record["ticket"] = settled.ticket_id
+        if settled.answers is not None:
+            record["answers_ticket"] = settled.answers.ticket_id
+    elif isinstance(settled, Held):
+        record["ticket"] = settled.ticket.id
 
 
 def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:

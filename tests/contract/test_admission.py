@@ -82,6 +82,7 @@ def test_the_policys_question() -> None:
             "input_responses": None,
             "tasks": [],
             "leg": 0,
+            "approved": False,
         },
         "tool": {"annotations": {"readOnlyHint": True}, "digest": "ab" * 32, "pinned": False},
     }
@@ -114,16 +115,20 @@ def test_what_a_caller_says_of_itself_does_not_reach_the_policy() -> None:
 
 
 def test_the_policy_sees_all_that_would_be_executed() -> None:
-    """G3: methods without arguments show their params; an answer to `input_required` is leg 1 with its responses."""
+    """G3: methods without arguments show their params; which leg it is says the seal alone."""
     listen = {"notifications": {"resourceSubscriptions": ["file:///secret"]}}
     call = ask(message("subscriptions/listen", params=listen))
     assert orjson.loads(policy_input("call", SERVER, ALICE, call, None))["request"]["arguments"] == listen
     params = {"uri": "file:///a", "requestState": "s", "inputResponses": {"q": {"action": "accept"}}}
-    request = orjson.loads(policy_input("call", SERVER, ALICE, ask(message("resources/read", params=params)), None))[
-        "request"
-    ]
-    assert (request["name"], request["leg"]) == ("file:///a", 1)
-    assert (request["arguments"], request["input_responses"]) == ({}, params["inputResponses"])
+    read = ask(message("resources/read", params=params))
+    for opened, leg, approved in (
+        (None, 0, False),
+        (OpenedState("s", 1), 1, False),
+        (OpenedState(None, 3, USE), 3, True),
+    ):
+        request = orjson.loads(policy_input("call", SERVER, ALICE, read, None, opened=opened))["request"]
+        assert (request["name"], request["leg"], request["approved"]) == ("file:///a", leg, approved)
+        assert (request["arguments"], request["input_responses"]) == ({}, params["inputResponses"])
 
 
 def test_an_allowed_call_leaves_as_the_bytes_that_were_judged() -> None:
@@ -215,7 +220,9 @@ GATED = message(
 
 def test_a_gated_call_leaves_as_the_text_that_was_digested() -> None:
     """G7: arguments, input responses and bound `_meta` in canonical text; volatile keys gone; all else as asked."""
-    admitted = admit(walked(GATED, use=USE), volatile_meta=frozenset({"com.example/request"}))
+    passage = walked(GATED, use=USE)
+    passage.opened_state = OpenedState(None)
+    admitted = admit(passage, volatile_meta=frozenset({"com.example/request"}))
     for part in (GATED["params"]["arguments"], GATED["params"]["inputResponses"], {"b": 1, "a": 2}):
         assert rfc8785.dumps(part) in admitted.body
     sent = orjson.loads(admitted.body)
@@ -294,6 +301,36 @@ def test_no_room_can_be_skipped() -> None:
     assert skipped(verdict=Verdict(Effect.ALLOW), settled=USE) == "judge and settle"
     assert skipped(refused=Refused(Refusal.POLICY_DENIED)) == "the walk is over"
     assert skipped(admitted=admit(walked())) == "the walk is over"
+
+
+def continued(verdict: Effect, settled: Claimed | None, waiting: Claimed | None) -> bool:
+    """Whether a leg that runs under `waiting` is admitted with this verdict and this use."""
+    passage = walked(message(params={"name": "read_file", "requestState": "x", "inputResponses": {}}))
+    passage.verdict, passage.settled = Verdict(verdict), settled
+    passage.opened_state = OpenedState("s", 1, waiting)
+    try:
+        return admit(passage).use == settled
+    except RoomSkipped:
+        return False
+
+
+def test_a_leg_of_an_approved_call_is_admitted_under_its_own_use_alone() -> None:
+    """The use that the seal names, at that leg, continued; and the answers approved where the policy wants it."""
+    waiting = replace(USE, leg=1)
+    answered = replace(waiting, answers=Claimed("ticket-2", "use-2"))
+    assert continued(Effect.ALLOW, waiting, waiting)
+    assert continued(Effect.APPROVE, answered, waiting)
+    for other in (replace(waiting, leg=2), replace(waiting, use_id="use-2"), replace(waiting, ticket_id="t"), USE):
+        assert not continued(Effect.ALLOW, other, waiting)
+    assert not continued(Effect.ALLOW, None, waiting)
+    assert not continued(Effect.ALLOW, answered, waiting)
+    assert not continued(Effect.APPROVE, waiting, waiting)
+    assert not continued(Effect.APPROVE, answered, None)
+    assert not continued(Effect.ALLOW, waiting, None)
+    assert not continued(Effect.DENY, waiting, waiting)
+    answers = walked(message(params={"name": "read_file", "inputResponses": {}}))
+    with pytest.raises(RoomSkipped, match="open_state"):
+        admit(answers)
 
 
 def test_an_approval_never_admits_what_can_not_wait_for_one() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from approvals.ticket import Claimed
-from gateway.contract.passage import NO_TASKS, Admitted, Call, Envelope, Identity, Server, Task
+from gateway.contract.passage import NO_TASKS, Admitted, Call, Envelope, Identity, OpenedState, Server, Task
 from gateway.contract.refusals import Refusal, Refused
 from gateway.handles import GRACE_S, LONGEST_S, Handles
 from gateway.seals import Seals
@@ -137,7 +137,7 @@ def test_every_changed_character_opens_nothing() -> None:
 def test_a_seal_of_another_purpose_is_no_handle() -> None:
     """Each purpose has a key of its own: a sealed state opens no task, and a handle no state."""
     handles, seals = Handles(KEYS), Seals(KEYS)
-    state = seals.seal_state("s", IDENTITY, SERVER, MADE_BY, 10.0)
+    state = seals.seal_state(OpenedState("s"), IDENTITY, SERVER, MADE_BY, 10.0)
     assert opened(handles, state) is None
     with pytest.raises(Refused):
         seals.open_state(handles.mint("t", 1000, made(), 0.0), IDENTITY, SERVER, MADE_BY, 0.0)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.contract.passage import Call, Envelope, Identity, Server
+from approvals.ticket import Claimed
+from gateway.contract.passage import Call, Envelope, Identity, OpenedState, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.sealing import derive_keys, read_keys
 from gateway.seals import Seals
@@ -19,6 +20,8 @@ KEYS = (b"k" * 32, b"l" * 32)
 SERVER = Server("s", "/s/mcp", "https://gw/s/mcp", "https://gw/.well-known/x")
 IDENTITY = Identity("https://i", "alice")
 ENVELOPE = Envelope(b"{}", 1, "tools/call", {}, {})
+STATE = OpenedState("s")
+GATED = OpenedState("s", 3, Claimed("ticket-1", "use-1", 2, 10.0, "e" * 64))
 CALL = Call(ENVELOPE, "tool", "tools/call", "buy", {"amount": 5}, {})
 
 
@@ -34,16 +37,24 @@ def refused(seals: Seals, text: str, *, now: float = 0.0, **changed: Any) -> str
 def test_what_was_sealed_is_opened(state: str | None) -> None:
     """The upstream gets its own state back, byte for byte; `None` says that it gave none."""
     seals = Seals(KEYS)
-    assert (
-        seals.open_state(seals.seal_state(state, IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 9.9) == state
-    )
+    text = seals.seal_state(OpenedState(state), IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.9) == OpenedState(state)
+
+
+def test_a_seal_says_which_leg_it_is_and_which_approval_it_runs_under() -> None:
+    """Leg, ticket, use and the approved effect come back as they were sealed; nothing in the text tells of them."""
+    seals = Seals(KEYS)
+    text = seals.seal_state(GATED, IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.9) == GATED
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    assert not [word for word in (b"ticket-1", b"use-1", b"leg", b"e" * 64) if word in raw]
 
 
 @pytest.mark.parametrize("size", [1, 65_536, 1_000_000])
 def test_what_a_server_may_send_comes_back(size: int) -> None:
     """The gateway hands out no seal that it would not open again: bodies have their limit, states have none."""
     seals = Seals(KEYS)
-    state = "s" * size
+    state = OpenedState("s" * size)
     assert seals.open_state(seals.seal_state(state, IDENTITY, SERVER, CALL, 9), IDENTITY, SERVER, CALL, 1) == state
 
 
@@ -63,27 +74,29 @@ FOREIGN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("state", [STATE, GATED], ids=["free", "approved"])
 @pytest.mark.parametrize("changed", FOREIGN.values(), ids=FOREIGN.keys())
-def test_a_foreign_seal_is_refused(changed: dict[str, Any]) -> None:
+def test_a_foreign_seal_is_refused(changed: dict[str, Any], state: OpenedState) -> None:
     """A seal opens for the same issuer, subject, server, method, name and arguments only."""
     seals = Seals(KEYS)
-    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
-    assert seals.open_state(text, IDENTITY, SERVER, CALL, 0.0) == "s"
+    text = seals.seal_state(state, IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 0.0) == state
     refused(seals, text, **changed)
 
 
 def test_an_expired_seal_is_refused() -> None:
     """The expiry is inside the seal; the moment itself is too late."""
     seals = Seals(KEYS)
-    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
-    assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.999) == "s"
+    text = seals.seal_state(STATE, IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.999) == STATE
     assert "expired" in refused(seals, text, now=10.0)
 
 
 def test_every_changed_character_is_refused() -> None:
     """One character anywhere, cut, extended or spelt in another alphabet: not accepted (APR-11)."""
     seals = Seals(KEYS)
-    text = seals.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    text = seals.seal_state(STATE, IDENTITY, SERVER, CALL, 10.0)
+    assert seals.open_state(text, IDENTITY, SERVER, CALL, 0.0) == STATE
     for index, char in enumerate(text):
         refused(seals, text[:index] + ("A" if char != "A" else "B") + text[index + 1 :])
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
@@ -104,16 +117,16 @@ def test_every_changed_character_is_refused() -> None:
 def test_keys_rotate_without_breaking_open_conversations() -> None:
     """The first key seals, all open; a key that is gone opens nothing more."""
     old, both, new = Seals(KEYS[:1]), Seals((KEYS[1], KEYS[0])), Seals(KEYS[1:])
-    text = old.seal_state("s", IDENTITY, SERVER, CALL, 10.0)
-    assert both.open_state(text, IDENTITY, SERVER, CALL, 0.0) == "s"
-    assert new.open_state(both.seal_state("t", IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 0.0) == "t"
+    text = old.seal_state(STATE, IDENTITY, SERVER, CALL, 10.0)
+    assert both.open_state(text, IDENTITY, SERVER, CALL, 0.0) == STATE
+    assert new.open_state(both.seal_state(GATED, IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 0.0) == GATED
     assert "unknown key" in refused(new, text)
 
 
 def test_purposes_have_keys_of_their_own() -> None:
     """A seal of one purpose is nothing in another; derived keys differ per label and per key."""
     assert len({*derive_keys(KEYS, "a"), *derive_keys(KEYS, "b"), *KEYS}) == 6
-    text = Seals(KEYS, label="other").seal_state("s", IDENTITY, SERVER, CALL, 10.0)
+    text = Seals(KEYS, label="other").seal_state(STATE, IDENTITY, SERVER, CALL, 10.0)
     refused(Seals(KEYS), text)
 
 

@@ -15,7 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from approvals.approvers import Person
 from approvals.store import Store
-from approvals.ticket import MOVES, Claimed, Held, MovedOn, NotAllowed, NotHeld, Run, State, TicketUnknown
+from approvals.ticket import (
+    MOVES,
+    RUN_MOVES,
+    Claimed,
+    Held,
+    MovedOn,
+    NotAllowed,
+    NotHeld,
+    Origin,
+    Run,
+    State,
+    TicketUnknown,
+)
 from tests.support.approvals import ALICE, BOB, CAROL, KEY, TERMS, Bench, effect, person
 
 TERMS_TWICE = replace(TERMS, uses=2, ttl_s=1000)
@@ -35,12 +47,16 @@ class Model:
     use: str = ""
     run: Run | None = None
     lease: float = 0.0
+    leg: int = 0
     executed: int = 0
     moves: list[State] = field(default_factory=list)
 
     def to(self, state: State) -> None:
         assert state in MOVES[self.state].values()
         self.state = state
+
+    def answerable(self, now: float) -> bool:
+        return self.state is State.APPROVED and self.expires_at > now
 
     def end(self, run: Run) -> None:
         self.run = run
@@ -78,6 +94,10 @@ class Desks(RuleBasedStateMachine):
         """What a call of this effect meets."""
         mine = [one for one in self.tickets if one.effect == number]
         for one in mine:
+            if one.use and one.run is Run.WAITING:
+                if one.answerable(self.now):
+                    return "waiting", one
+                one.end(Run.ABANDONED)
             if one.use:
                 if one.run is not Run.UNKNOWN and one.lease <= self.now:
                     one.end(Run.UNKNOWN)
@@ -105,7 +125,7 @@ class Desks(RuleBasedStateMachine):
             assert one is not None
             assert settled.ticket_id == one.id
             one.left -= 1
-            one.use, one.run, one.lease = settled.use_id, Run.CLAIMED, self.now + LEASE
+            one.use, one.run, one.lease, one.leg = settled.use_id, Run.CLAIMED, self.now + LEASE, 0
             return
         assert isinstance(settled, Held)
         if one is None:
@@ -148,13 +168,18 @@ class Desks(RuleBasedStateMachine):
             one.use, one.run = "", None
         else:
             one.to(MOVES[state][verb])
+            if verb == "revoke" and one.use and one.run is Run.WAITING:
+                one.end(Run.ABANDONED)
 
     @precondition(lambda self: any(one.use for one in self.tickets))
-    @rule(data=st.data(), step=st.sampled_from(["sent", "executed", "failed", "unknown", "restore", "crash"]))
+    @rule(
+        data=st.data(),
+        step=st.sampled_from(["sent", "sent", "waiting", "executed", "failed", "unknown", "restore", "crash"]),
+    )
     def proceed(self, data: st.DataObject, step: str) -> None:
         """A use goes its way, comes back, or is left behind by a worker that died."""
         one = data.draw(st.sampled_from([one for one in self.tickets if one.use]))
-        use = Claimed(one.id, one.use)
+        use = Claimed(one.id, one.use, one.leg)
         desk = self.it.desk
         if step == "sent":
             # A revocation, or the end of the ticket's time, stops a call up to this moment.
@@ -168,22 +193,70 @@ class Desks(RuleBasedStateMachine):
                 one.run = Run.SENT
         elif step == "restore":
             self.run(desk.restore(use))
-            if one.run is not Run.UNKNOWN:
+            if one.run in (Run.CLAIMED, Run.SENT) and one.leg:
+                one.run = Run.WAITING  # the same leg can be answered once more
+            elif one.run in (Run.CLAIMED, Run.SENT):
                 one.left += 1
                 one.use, one.run = "", Run.FAILED
         elif step == "crash":
             self.it = Bench(self.it.store, clock=self.it.clock, lease_s=LEASE, tickets_per_hour=10**6)
             self.run(self.it.desk.reconcile("ostiary"))
             for left in self.tickets:
-                if left.use and left.run is not Run.UNKNOWN:
+                if left.use and left.run in (Run.CLAIMED, Run.SENT):
                     left.end(Run.UNKNOWN)
         else:
             target = Run(step)
             self.run(desk.finish(use, target))
-            if (one.run, target) in {(Run.CLAIMED, Run.EXECUTED), (Run.UNKNOWN, Run.UNKNOWN)}:
+            if one.run is None or target not in RUN_MOVES[one.run] or one.run is Run.WAITING:
+                return
+            if target is Run.WAITING:
+                one.run, one.leg = Run.WAITING, one.leg + 1
                 return
             one.executed += target is Run.EXECUTED
             one.end(target)
+
+    @rule(number=st.integers(0, 1), asked=st.booleans())
+    def get_on(self, number: int, asked: bool) -> None:
+        """The way that most calls go, so that histories get far: held, approved, claimed, and asked for input."""
+        self.call(number)
+        for one in self.tickets:
+            if one.effect == number and self.stands(one) is State.PENDING and self.attempt("approve", BOB, one):
+                one.to(State.APPROVED)
+                self.call(number)
+            if one.effect == number and one.run is Run.CLAIMED and one.use and asked and one.answerable(self.now):
+                use = Claimed(one.id, one.use, one.leg)
+                self.run(self.it.desk.sent(use))
+                self.run(self.it.desk.finish(use, Run.WAITING))
+                one.run, one.leg = Run.WAITING, one.leg + 1
+
+    @precondition(lambda self: any(one.use and one.leg for one in self.tickets))
+    @rule(data=st.data(), back=st.sampled_from([0, 0, 1]), tool=st.sampled_from(["tool-1", "tool-1", "tool-2"]))
+    def go_on(self, data: st.DataObject, back: int, tool: str) -> None:
+        """A leg goes on once, while its ticket is approved, in time and for the same tool; an earlier one never."""
+        one = data.draw(st.sampled_from([one for one in self.tickets if one.use and one.leg]))
+        asked = replace(effect({"number": one.effect}), tool_digest=tool)
+        origin = Origin(Claimed(one.id, one.use, one.leg - back), TERMS_TWICE)
+        settled = self.run(self.it.desk.go_on(asked, origin, claims={}))
+        if isinstance(settled, Claimed):
+            assert (back, one.run, tool) == (0, Run.WAITING, "tool-1")
+            assert one.answerable(self.now)
+            one.run, one.lease = Run.CLAIMED, self.now + LEASE
+            return
+        if back and one.run is not Run.UNKNOWN:
+            assert settled.why in ("continued", "revoked", "expired")
+        elif one.run is Run.UNKNOWN:
+            assert settled.why == "unknown"
+        elif one.run is not Run.WAITING:
+            lapsed = one.lease <= self.now
+            assert settled.why == ("unknown" if lapsed else "in_flight")
+            if lapsed:
+                one.end(Run.UNKNOWN)
+        elif one.state is not State.APPROVED or one.expires_at <= self.now:
+            assert settled.why == (one.state.value if one.state is not State.APPROVED else "expired")
+        else:
+            assert (settled.why, tool) == ("tool_changed", "tool-2")
+            one.to(State.REVOKED)
+            one.end(Run.ABANDONED)
 
     @rule(seconds=st.sampled_from([1, 299, 301, 1001]))
     def wait(self, seconds: int) -> None:
@@ -195,8 +268,10 @@ class Desks(RuleBasedStateMachine):
         """What is overdue is written down; nothing else changes."""
         self.run(self.it.desk.sweep())
         for one in self.tickets:
-            if one.use and one.run is not Run.UNKNOWN and one.lease <= self.now:
+            if one.use and one.run in (Run.CLAIMED, Run.SENT) and one.lease <= self.now:
                 one.end(Run.UNKNOWN)
+            if one.use and one.run is Run.WAITING and not one.answerable(self.now):
+                one.end(Run.ABANDONED)
             if self.stands(one) is State.EXPIRED and one.state is not State.EXPIRED:
                 one.to(State.EXPIRED)
 

@@ -153,12 +153,14 @@ def test_masking_never_fails_and_touches_one_place(value: Any, steps: list[str])
 
 
 def test_final_states_have_no_way_out() -> None:
-    """The tables are the design's; what is used, expired, revoked, denied, withdrawn, executed or failed stays so."""
+    """The tables are the design's; what is used, expired, revoked, denied, withdrawn, or ended stays so."""
     assert set(MOVES) == {State.PENDING, State.APPROVED}
     assert set(MOVES[State.PENDING].values()) == {State.APPROVED, State.DENIED, State.EXPIRED, State.WITHDRAWN}
     assert set(MOVES[State.APPROVED].values()) == {State.USED, State.EXPIRED, State.REVOKED}
-    assert set(RUN_MOVES) == {Run.CLAIMED, Run.SENT, Run.UNKNOWN}
+    assert set(RUN_MOVES) == {Run.CLAIMED, Run.SENT, Run.WAITING, Run.UNKNOWN}
     assert Run.EXECUTED not in RUN_MOVES[Run.CLAIMED]
+    assert RUN_MOVES[Run.WAITING] == {Run.CLAIMED, Run.ABANDONED}
+    assert [run for run, targets in RUN_MOVES.items() if Run.WAITING in targets] == [Run.SENT]
 
 
 def test_ids_are_unguessable_and_fit_a_shell() -> None:

@@ -20,6 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.util import await_only
 
 from approvals.ledger import Ledger
+from approvals.schema import SCHEMA
 from approvals.store import Store
 from approvals.ticket import Claimed, Run, StoreUnavailable, TicketUnknown
 from tests.support.approvals import ALICE, BOB, KEY, TERMS, Bench, bench, contents, effect, person
@@ -290,7 +291,7 @@ async def test_another_schema_version_is_refused(file: Path) -> None:
     """An older program never writes into what a newer one made."""
     async with bench(file) as it:
         await it.held()
-    sql(file, "UPDATE schema_version SET version = 2")
+    sql(file, f"UPDATE schema_version SET version = {SCHEMA + 1}")
     with pytest.raises(StoreUnavailable, match="version"):
         await Store(f"sqlite:///{file}", [KEY]).start()
 
@@ -398,7 +399,7 @@ async def test_two_workers_may_start_at_once(file: Path) -> None:
     await asyncio.gather(*(store.start() for store in stores))
     for store in stores:
         await store.close()
-    assert sql(file, "SELECT version FROM schema_version") == [(1,)]
+    assert sql(file, "SELECT version FROM schema_version") == [(SCHEMA,)]
 
 
 async def test_unknown_ids_cost_no_write(it: Bench, file: Path) -> None:

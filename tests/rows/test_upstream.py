@@ -394,14 +394,12 @@ def test_a_state_is_accepted_from_its_owner_for_its_call_only(house: House) -> N
         assert house.ask(house.good(good, "odd")).status == 200, "and the owner's is still good"
 
 
-@pytest.mark.parametrize(
-    "result", [ASKED, {"resultType": "task", "task": {"taskId": "t"}}], ids=["input_required", "task"]
-)
-def test_an_approved_call_that_is_not_answered_whole_is_unknown(house: House, result: dict[str, Any]) -> None:
+def test_an_approved_call_that_is_answered_with_a_task_is_unknown(house: House) -> None:
     """What can't be guarded yet is refused: 502, the use ends as `unknown`, and the same call does not run again."""
-    message = eliciting("write", arguments={"kind": result["resultType"]})
+    message = eliciting("write", arguments={"kind": "task"})
     ticket = house.approved("odd", message)
-    with house.behind["odd"][0].playing(body(lambda i: rpc(i, result=result))):
+    task = {"resultType": "task", "task": {"taskId": "t"}}
+    with house.behind["odd"][0].playing(body(lambda i: rpc(i, result=task))):
         answer = house.call("odd", message)
     assert (answer.status, answer.json()["error"]["code"], answer.json()["id"]) == (502, 50202, 7)
     records = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
@@ -411,6 +409,31 @@ def test_an_approved_call_that_is_not_answered_whole_is_unknown(house: House, re
     assert (again.status, again.json()["error"]["code"]) == (403, 40304)
     assert len(house.forwarded("odd")) == before
     assert [run["state"] for run in house.api("GET", f"/{ticket}").json()["runs"]] == ["unknown"]
+
+
+def test_an_approved_call_that_is_asked_for_input_goes_on_under_its_ticket(house: House) -> None:
+    """APR-09, whole gateway: approved once, asked, answered once; the retry, other answers and other arguments are
+    refused; every record of it names the ticket."""
+    message = eliciting("write", arguments={"kind": "input_required"})
+    ticket = house.approved("odd", message)
+    with house.behind["odd"][0].playing(asking_first):
+        asked = house.call("odd", message)
+        state = asked.json()["result"]["requestState"]
+        answers = {"name": {"action": "accept", "content": {}}}
+        again = eliciting("write", requestState=state, inputResponses=answers, arguments={"kind": "input_required"})
+        before = len(house.forwarded("odd"))
+        other = {**again, "params": {**again["params"], "arguments": {"kind": "other"}}}
+        for refused, code in ((other, -32602), (message, 40304)):
+            assert house.call("odd", refused).json()["error"]["code"] == code
+        assert len(house.forwarded("odd")) == before
+        done = house.call("odd", again)
+        assert (done.status, done.json()["result"]) == (200, DONE)
+        assert house.call("odd", again).json()["error"]["data"]["why"] == "continued"
+    assert len(house.forwarded("odd")) == before + 1
+    for answer, outcome in ((asked, "input_required"), (done, "executed")):
+        records = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
+        assert (records[0]["ticket"], records[1]["ticket"], records[1]["outcome"]) == (ticket, ticket, outcome)
+    assert house.api("GET", f"/{ticket}").json()["state"] == "used"
 
 
 # Lists

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from approvals.ledger import Filed, Ledger
+from approvals.filed import Filed
+from approvals.ledger import Ledger
 from approvals.ticket import Claimed, Run
 from tests.support.approvals import Bench, bench, effect
 

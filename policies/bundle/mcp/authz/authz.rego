@@ -33,16 +33,30 @@ decision := {
 	gate == "open"
 }
 
+# The answers to what a server asks in an approved call belong to it, unless the data wants them approved as well.
 decision := {
-	"effect": "approve",
+	"effect": "allow",
 	"scopes": array.concat(object.get(server, "scopes", []), object.get(entry, "scopes", [])),
-	"reasons": ["approval_needed"],
-	"approval": object.remove(entry.approval, ["needed"]),
+	"reasons": ["approved_call_continued"],
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
 } if {
 	not refusal
 	gate == "approve"
+	covered
+}
+
+decision := {
+	"effect": "approve",
+	"scopes": array.concat(object.get(server, "scopes", []), object.get(entry, "scopes", [])),
+	"reasons": ["approval_needed"],
+	"approval": object.remove(entry.approval, ["needed", "answers"]),
+	"clear": object.get(entry, "clear", []),
+	"mask": object.get(entry, "mask", []),
+} if {
+	not refusal
+	gate == "approve"
+	not covered
 }
 
 # A request that names no single thing of the data: lists, descriptions, completions, subscriptions, tasks, others.
@@ -359,8 +373,16 @@ gate_of(place, one) := "open" if {
 	effect_known(one)
 	is_object(one.approval)
 	object.get(one.approval, "needed", true) == true
+	object.get(one.approval, "answers", "covered") in ["covered", "again"]
 	count(one.approval.approvers) > 0
 } else := "unstated"
+
+# Whether the request goes on with a call that a person approved (the gateway's own seal says so), and that approval
+# covers the answers.
+covered if {
+	input.request.approved == true
+	object.get(entry.approval, "answers", "covered") == "covered"
+}
 
 reads("tools", one) if one.effect == "read"
 

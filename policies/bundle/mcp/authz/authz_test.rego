@@ -18,6 +18,13 @@ servers := {"files": {
 			"mask": ["/token"],
 			"disclose": true,
 		},
+		"send_file": {
+			"effect": "write",
+			"scopes": ["files:write"],
+			"approval": {"approvers": ["group:https://idp.example|ops"], "answers": "again"},
+		},
+		"post_file": {"effect": "write", "approval": {"approvers": ["user:x"], "answers": "covered"}},
+		"answers_unknown": {"effect": "write", "approval": {"approvers": ["user:x"], "answers": "never"}},
 		"touch_file": {"effect": "write", "approval": {"needed": false}},
 		"peek_file": {"effect": "read", "approval": {"approvers": ["user:https://idp.example|ann"]}},
 		"unstated": {"effect": "write"},
@@ -266,7 +273,7 @@ test_tools_are_listed_if_callable if {
 	decision := decide(list("tools/list", array.concat(ids, ["nope", "READ_FILE"])))
 	decision.effect == "allow"
 	decision.visible == [id | some id in ids; call(id).effect != "deny"]
-	count(decision.visible) == 4
+	count(decision.visible) == 6
 }
 
 test_resources_are_listed_if_readable if {
@@ -370,4 +377,40 @@ test_subscription_to_tasks_needs_their_tools if {
 	denied(decide(following(["other"], ["read_file"])), "target_missing")
 	denied(decide(following(["h"], [])), "target_missing")
 	denied(decide(following("h", ["read_file"])), "target_missing")
+}
+
+# ------------------------------------------------------------------ legs of a call that a person approved
+
+leg(name, approved) := decide(object.union(
+	ask("tools/call", name, {}),
+	{"request": {"leg": 1, "approved": approved, "input_responses": {"q": {"action": "accept"}}}},
+))
+
+test_an_approved_call_goes_on_with_its_answers if {
+	every name in ["delete_file", "post_file"] {
+		decision := leg(name, true)
+		decision.effect == "allow"
+		decision.reasons == ["approved_call_continued"]
+	}
+	leg("delete_file", true).scopes == ["mcp:use", "files:write"]
+	leg("delete_file", true).mask == ["/token"]
+}
+
+test_answers_are_approved_again_where_the_data_wants_it if {
+	leg("send_file", true).effect == "approve"
+	object.keys(leg("send_file", true).approval) == {"approvers"}
+}
+
+test_a_leg_of_a_call_that_nobody_approved_needs_an_approval if {
+	every name in ["delete_file", "post_file", "send_file", "peek_file"] { leg(name, false).effect == "approve" }
+	every strange in ["true", 1, null] { leg("delete_file", strange).effect == "approve" }
+}
+
+test_a_leg_opens_nothing_that_is_closed if {
+	every name in ["closed", "absent", "unstated", "nobody"] { leg(name, true).effect == "deny" }
+}
+
+test_an_unknown_word_about_answers_is_a_denial if {
+	call("answers_unknown").reasons == ["approval_terms_missing"]
+	leg("answers_unknown", true).effect == "deny"
 }

@@ -1,0 +1,190 @@
+"""The life of a use, from the claim to its end: sent, waiting for an answer, executed, failed, unknown, abandoned.
+
+What takes away counts before it is recorded; what gives back is recorded before it counts. Nothing that was sent is
+ever run again: a holder that is lost leaves `unknown`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from approvals.counter import ITSELF, JOURNAL_S, Counter, Journal
+from approvals.filed import Filed
+from approvals.ledger import Ledger
+from approvals.store import Store
+from approvals.ticket import MOVES, Claimed, NotHeld, Run, StoreUnavailable, Ticket, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a use ends or moves on; `ticket` and `leg` where they are known."""
+
+    use_id: str
+    run: Run
+    ticket: Ticket | None = None
+    leg: int = 0
+
+
+class Running(Counter):
+    """The uses that one worker holds. `owner` names the worker in their leases, `lease_s` is how long they last."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        *,
+        page_url: str,
+        issuers: Sequence[str],
+        owner: str,
+        clock: Callable[[], float] = time.time,
+        lease_s: float,
+        local_approve: bool,
+    ) -> None:
+        super().__init__(
+            store, journal, page_url=page_url, issuers=issuers, clock=clock, local_approve=local_approve
+        )  # fmt: skip
+        self._owner = owner
+        self._lease_s = lease_s
+        self._held: dict[str, Ticket] = {}
+
+    async def sent(self, use: Claimed) -> None:
+        """From here on bytes may have left.
+
+        Raises `NotHeld` (it was revoked meanwhile, say) or `StoreUnavailable`: then nothing may be sent.
+        """
+        now = self._clock()
+
+        async def work(ledger: Ledger) -> None:
+            for part in use.parts:
+                if not await ledger.run(part.use_id, Run.SENT, now, owner=self._owner):
+                    raise NotHeld("the use is not held any more")
+
+        await self._store.write(work)
+        for part in use.parts:
+            if (ticket := self._held.get(part.use_id)) is not None:
+                await self._record(Transition(ticket, "sent", ITSELF, now, use_id=part.use_id, leg=part.leg))
+
+    async def finish(self, use: Claimed, run: Run) -> None:
+        """The use ended as `executed`, `failed` or `unknown`, or is `waiting` at its next leg. Asked twice, the first
+        answer stands.
+
+        An approval of answers covers them alone: its use is `executed` once the server has them, whatever it says.
+        Raises `StoreUnavailable`; the use then stays open until its lease lapses into `unknown`.
+        """
+        ends = [End(use.use_id, run, self._held.pop(use.use_id, None), use.leg + (run is Run.WAITING))]
+        if (answers := use.answers) is not None:
+            theirs = Run.EXECUTED if run is Run.WAITING else run
+            ends.append(End(answers.use_id, theirs, self._held.pop(answers.use_id, None)))
+        await self._end(ends, self._owner)
+
+    async def restore(self, use: Claimed) -> None:
+        """Give a use back, of which provably not one byte left. Once; a use that has ended is not given back.
+
+        A use that was continued waits again instead. Where this can't be recorded it ends as `failed`: nothing is
+        granted without its record.
+        """
+        for part in use.parts:
+            self._held.pop(part.use_id, None)
+
+        async def work(ledger: Ledger) -> None:
+            now = self._clock()
+            for part in use.parts:
+                back = ledger.wait_again if part.leg else ledger.give_back
+                if not await back(part.use_id, self._owner, now):
+                    continue
+                filed = await ledger.holding(part.use_id)
+                if filed is not None:
+                    told = Transition(filed.ticket, "restore", ITSELF, now, use_id=part.use_id, leg=part.leg)
+                    await self._record(told)
+
+        try:
+            await self._store.write(work, patience_s=JOURNAL_S)
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - whatever the house's journal raises means the same here
+            await self._fail(use)
+
+    async def renew(self) -> None:
+        """Extend the leases of all uses that this desk holds open. To be called several times per `lease_s`."""
+        if held := list(self._held):
+            until = self._clock() + self._lease_s
+            await self._store.write(lambda ledger: ledger.extend(held, self._owner, until))
+
+    async def reconcile(self, owner: str) -> int:
+        """At the start of worker `owner`, or after its death: what it left open is `unknown` -> how many uses."""
+        return await self._reconcile(owner)
+
+    async def sweep(self) -> int:
+        """Lapsed leases become `unknown`, uses that nobody can answer any more `abandoned`, tickets out of time
+        `expired` -> how many. Any worker, at any time.
+        """
+        moved = await self._reconcile(None)
+        moved += await self._end_all(lambda ledger: ledger.stalled(self._clock()), Run.ABANDONED)
+
+        async def work(ledger: Ledger) -> int:
+            now = self._clock()
+            found = await ledger.overdue(now)
+            return sum([await self._close(ledger, filed, "expire", "", now) for filed in found])
+
+        while closed := await self._store.write(work, patience_s=JOURNAL_S):
+            moved += closed
+        return moved
+
+    async def _reconcile(self, owner: str | None) -> int:
+        def adrift(ledger: Ledger) -> Awaitable[list[str]]:
+            return ledger.adrift(self._clock(), owner, list(self._held) if owner == self._owner else ())
+
+        return await self._end_all(adrift, Run.UNKNOWN)
+
+    async def _end_all(self, found: Callable[[Ledger], Awaitable[list[str]]], run: Run) -> int:
+        moved = 0
+        while use_ids := await self._store.read(found):
+            ended = sum([await self._end([End(use_id, run)]) for use_id in use_ids])
+            moved += ended
+            if not ended:
+                break
+        return moved
+
+    async def _end(self, ends: Sequence[End], owner: str | None = None) -> int:
+        """Move these uses in one transaction, as far as their states admit it -> how many moved."""
+        now = self._clock()
+
+        async def work(ledger: Ledger) -> list[Transition]:
+            moved = []
+            for end in ends:
+                filed = None if end.ticket is not None else await ledger.holding(end.use_id)
+                if not await ledger.run(end.use_id, end.run, now, owner=owner):
+                    continue
+                ticket, leg = end.ticket, end.leg
+                if filed is not None:
+                    ticket, leg = filed.ticket, filed.running.leg if filed.running is not None else leg
+                if ticket is not None:
+                    moved.append(Transition(ticket, end.run.value, ITSELF, now, use_id=end.use_id, leg=leg))
+            return moved
+
+        moved = await self._store.write(work)
+        for transition in moved:
+            await self._record(transition)
+        return len(moved)
+
+    async def _close(self, ledger: Ledger, filed: Filed, verb: str, why: str, now: float) -> bool:
+        target = MOVES[filed.ticket.state][verb]
+        if not await ledger.move(filed, target, now):
+            return False
+        await self._record(Transition(replace(filed.ticket, state=target), verb, ITSELF, now, why))
+        return True
+
+    async def _fail(self, use: Claimed) -> None:
+        now = self._clock()
+
+        async def work(ledger: Ledger) -> None:
+            for part in use.parts:
+                await ledger.run(part.use_id, Run.FAILED, now, owner=self._owner)
+
+        for part in use.parts:
+            self._held.pop(part.use_id, None)
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.write(work)
