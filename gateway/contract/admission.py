@@ -56,10 +56,11 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
 
     `request.leg` and `request.approved` are the seal's word and never the caller's: 0 for a first request, n for one
-    that answers the n-th `input_required` result; and whether the conversation runs under a person's approval.
-    `request.tasks` are the tasks that the request names: the id as the caller holds it, the tool that made it (or
-    `null`: the caller has no such task, and whatever the policy answers, the request goes no further), whether an
-    approved call did. `candidates` are what a list offers; the member is there in the list phase only.
+    that answers the n-th `input_required` result (1 for the answers to a task, whose handle is a seal as well); and
+    whether the conversation runs under a person's approval. `request.tasks` are the tasks that the request names: the
+    id as the caller holds it, the tool that made it (`null`: the caller has no such task, and whatever the policy
+    answers, the request goes no further), whether an approved call did. `candidates` are what a list offers; the
+    member is there in the list phase only.
     """
     question: dict[str, Any] = {
         "phase": phase,
@@ -81,7 +82,7 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
             "tasks": [_task(*named) for named in zip(call.task_ids, tasks.found, strict=True)]
             if call.task_ids
             else (),
-            "leg": 0 if opened is None else opened.leg,
+            "leg": int(call.kind == "task" and call.input_responses is not None) if opened is None else opened.leg,
             "approved": opened is not None and opened.use is not None,
         },
         "tool": None

@@ -180,6 +180,8 @@ def test_every_reason_is_documented() -> None:
     table = PAGE.read_text().partition("## Reasons")[2].partition("\n## ")[0]
     documented_names = set(re.findall(r"^\| `([a-z_]+)` \|", table, re.MULTILINE))
     given = set(
-        re.findall(r'"((?:[a-z]+_)+(?:listed|missing|possible|unknown|normal|needed|decided)|allowed)"', rules)
+        re.findall(
+            r'"((?:[a-z]+_)+(?:listed|missing|possible|unknown|normal|needed|decided|continued)|allowed)"', rules
+        )
     )
     assert given == documented_names
