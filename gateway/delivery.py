@@ -377,9 +377,10 @@ class Relay:
         try:
             try:
                 async for chunk in self._answer.chunks():
-                    ready = stream.feed(chunk)
-                    if ready:
-                        yield b"".join(ready)
+                    # One name for what came and what leaves: nothing is kept twice while the client is slow.
+                    chunk = b"".join(stream.feed(chunk))  # noqa: PLW2901
+                    if chunk:
+                        yield chunk
                     if stream.final is not None or stream.fault:
                         break
             except UpstreamFault:

@@ -22,7 +22,7 @@ COOLING_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 class Replica:
     """One replica: its address, the start of each request to it, its idle and open connections, its health."""
 
-    __slots__ = ("_idle", "_limits", "_open", "_sweep", "_tls", "address", "failures", "prefix", "until")
+    __slots__ = ("_idle", "_limits", "_open", "_room", "_sweep", "_tls", "address", "failures", "prefix", "until")
 
     def __init__(
         self, address: ReplicaAddress, prefix: bytes, tls: ssl.SSLContext | None, limits: UpstreamLimits
@@ -35,6 +35,7 @@ class Replica:
         self._limits = limits
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._room = memoryview(bytearray(limits.buffer_bytes))
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self) -> Connection | None:
@@ -55,7 +56,7 @@ class Replica:
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._rest),
+                    lambda: Connection(loop, self._rest, self._room),
                     address.host,
                     address.port,
                     ssl=self._tls if address.secure else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncGenerator, Callable
 from select import POLLERR, POLLHUP, POLLIN, poll
 from typing import Any, cast
@@ -122,8 +123,8 @@ class Exchange:
 
     # What the connection calls.
 
-    def feed(self, data: bytes) -> None:
-        """Bytes of the socket, in order."""
+    def feed(self, data: memoryview) -> None:
+        """Bytes of the socket, in order; they are copied where they are kept."""
         if self.kind is None:
             self._total += len(data)
         try:
@@ -234,10 +235,7 @@ class Exchange:
         try:
             while True:
                 if self._pieces:
-                    piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-                    self._pieces.clear()
-                    self._buffered = 0
-                    yield piece
+                    yield self._take_pieces()  # no name for it here: it would be kept while its reader is slow
                     if self._paused and self._connection is not None:
                         self._paused = False
                         self._until = self._clock() + self._quiet_s
@@ -250,6 +248,11 @@ class Exchange:
                     await self._more()
         finally:
             self.abort()
+
+    def _take_pieces(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        self._buffered = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     @property
     def streaming(self) -> bool:
@@ -287,14 +290,33 @@ class Exchange:
             self._end()
 
 
-class Connection(asyncio.Protocol):
-    """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs."""
+def notice_the_dead(sock: socket.socket) -> None:
+    """Have the kernel ask a silent replica whether it is there: one that is gone is known within 75 s.
 
-    __slots__ = ("_exchange", "_poll", "idle_since", "loop", "rest", "transport")
+    On a subscription nothing else would tell, for it may be silent for days.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs.
+
+    `room` is where bytes are read into. All connections of a loop may share it: what was read is taken at once, and
+    its size is the most that one read can add to what waits for a reader.
+    """
+
+    __slots__ = ("_exchange", "_poll", "_room", "idle_since", "loop", "rest", "transport")
 
     transport: asyncio.Transport
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rest: Callable[[Connection, bool], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, rest: Callable[[Connection, bool], None], room: memoryview
+    ) -> None:
+        self._room = room
         self.loop = loop
         self.rest = rest
         self.idle_since = 0.0
@@ -305,13 +327,17 @@ class Connection(asyncio.Protocol):
         """Connected (and, with TLS, the certificate verified)."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        notice_the_dead(sock)
         self._poll.register(sock.fileno(), POLLIN | POLLHUP | POLLERR)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next read goes."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Bytes of the replica; without an exchange nobody asked for them."""
         if self._exchange is not None:
-            self._exchange.feed(data)
+            self._exchange.feed(self._room[:nbytes])
         else:
             self.close()
 
