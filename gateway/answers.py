@@ -77,7 +77,7 @@ class Answers:
         if guarded.outcome == INPUT_REQUIRED:
             return self._seal_state(passage, admitted, guarded)
         if guarded.outcome == TASK:
-            return self._seal_task(admitted, guarded)
+            return self._seal_task(passage, admitted, guarded)
         if admitted.call.kind == "task" and guarded.outcome == EXECUTED:
             return guarded.with_result(answer_of(admitted.call, admitted.tasks[0], guarded.result))
         if admitted.call.method in MEMBERS and guarded.outcome == EXECUTED:
@@ -113,10 +113,10 @@ class Answers:
         sealed = self.seals.seal_state(state, admitted.identity, admitted.server, admitted.call, expires_at)
         return guarded.with_request_state(sealed)
 
-    def _seal_task(self, admitted: Admitted, guarded: Guarded) -> bytes:
+    def _seal_task(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         task_id, ttl_ms = created_task(admitted.call, guarded.result)
-        handle = self.handles.mint(task_id, ttl_ms, admitted, self.clock())
-        return guarded.with_result(with_handle(guarded.result, handle))
+        passage.made_task = task = self.handles.mint(task_id, ttl_ms, admitted, self.clock())
+        return guarded.with_result(with_handle(guarded.result, task.handle))
 
     async def _filter_list(self, admitted: Admitted, guarded: Guarded) -> bytes:
         call, server = admitted.call, admitted.server

@@ -39,17 +39,18 @@ class Handles:
         # A JSON array keeps the parts apart whatever they hold.
         return orjson.dumps([identity.issuer, identity.subject, identity.tenant, server.name, server.resource])
 
-    def mint(self, task_id: str, ttl_ms: int | None, admitted: Admitted, now: float) -> str:
-        """The server's id of a task that this call made -> the id under which its owner alone finds it.
+    def mint(self, task_id: str, ttl_ms: int | None, admitted: Admitted, now: float) -> Task:
+        """The server's id of a task that this call made -> the task, under the id by which its owner alone finds it.
 
         Raises `Refused(UPSTREAM_INVALID)` for an id that is too long for a header.
         """
         lives_s = LONGEST_S if ttl_ms is None else min(max(ttl_ms, 0) / 1000 + GRACE_S, LONGEST_S)
-        ticket = "" if admitted.use is None else admitted.use.ticket_id
-        payload = orjson.dumps([task_id, admitted.call.name, ticket, now + lives_s])
+        tool, ticket = admitted.call.name or "", "" if admitted.use is None else admitted.use.ticket_id
+        payload = orjson.dumps([task_id, tool, ticket, now + lives_s])
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise Refused(Refusal.UPSTREAM_INVALID, "a task id that is too long")
-        return self._sealer.seal(payload, self._binding(admitted.identity, admitted.server))
+        handle = self._sealer.seal(payload, self._binding(admitted.identity, admitted.server))
+        return Task(handle, task_id, tool, ticket)
 
     def open_all(self, call: Call, identity: Identity, server: Server, now: float) -> OpenedTasks:
         """The tasks that a call names. What opens nothing is no error here: the policy is asked first."""

@@ -41,6 +41,7 @@ def _plain_question(phase: str, method: str, kind: str) -> str:
             "name": "ostiary.self-check" if kind == "tool" else None,
             "arguments": {},
             "input_responses": None,
+            "tasks": [],
             "leg": 0,
             "approved": False,
         },

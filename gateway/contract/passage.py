@@ -256,6 +256,7 @@ class Passage:
     opened_state: OpenedState | None = None
     settled: Claimed | Held | None = None
     admitted: Admitted | None = None
+    made_task: Task | None = None
     refused: Refused | None = None
     replica: str = ""
     status: int = 0
@@ -271,6 +272,11 @@ class Passage:
     def spoken(self) -> Spoken | None:
         """What was agreed on with a client of an older revision; `None` for every other."""
         return None if self.heard is None else self.heard.spoken
+
+    @property
+    def task(self) -> Task | None:
+        """The one task that the request made or is about."""
+        return self.made_task or (self.tasks.found[0] if len(self.tasks.found) == 1 else None)
 
     @property
     def trace_id(self) -> str:

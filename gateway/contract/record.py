@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
+
 from approvals.ticket import Asked, Claimed, Held, Transition
 from gateway.contract.chain import ZERO, Chain, Checkpoint, Finding, chain, verify_chain
 from gateway.contract.passage import Passage, RequestId
@@ -42,12 +44,13 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment")),
     **dict.fromkeys(("replica", "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket")),
     **dict.fromkeys(("status", "code", "latency_ms", "outcome", "arguments_hmac", "result_hmac", "key_id", "detail")),
-    **dict.fromkeys(("legacy", "quirks")),
+    **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
     "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
+    "task",
 )  # fmt: skip
 
 
@@ -204,6 +207,9 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["verdict"] = passage.verdict.effect.value
         record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)
     _ran_under(record, passage)
+    if passage.task is not None and server is not None:
+        record["task"] = redactor.tag(b"task", orjson.dumps([server.name, passage.task.id]))
+        record["ticket"] = record["ticket"] or passage.task.ticket or None
     return record
 
 

@@ -43,7 +43,7 @@ MEMBERS = frozenset((
     "kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment", "replica",
     "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket", "status", "code", "latency_ms",
     "outcome", "arguments_hmac", "result_hmac", "key_id", "count", "detail",
-    "legacy", "quirks",
+    "legacy", "quirks", "task",
 ))
 # fmt: on
 CANARY = "CANARY-7f3a9b2c"

@@ -149,13 +149,13 @@ async def replica(file: Path, name: str) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[tuple[Stack, Shelf, Sequence[str]]]:
-    """Two careless replicas, and a gateway that fronts them under two names."""
+    """Two careless replicas, and a gateway of two workers that fronts them under two names."""
     shelf = Shelf(folder / "tasks.db")
     async with contextlib.AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(replica(folder / "tasks.db", name)) for name in ("one", "two")]
         for url in urls:
             await reachable(url)
-        house = Stack(folder, {"main": urls, "other": urls}, data=DATA)
+        house = Stack(folder, {"main": urls, "other": urls}, workers=2, data=DATA)
         house.changes = {
             "identity": {
                 "issuers": [
@@ -311,11 +311,12 @@ async def test_handle_theft(tmp_path: Path) -> None:
         expected = 7 * len(thefts) * len(METHODS)
         refusals: list[dict[str, Any]] = []
 
-        def written() -> bool:
-            refusals[:] = [record for record in stack.records() if record["kind"] == "refusal"]
+        def all_there() -> bool:
+            written = [*stack.records(0), *stack.records(1)]
+            refusals[:] = [record for record in written if record["kind"] == "refusal"]
             return len(refusals) == expected
 
-        await eventually("every theft is in the record", written)
+        await eventually("every theft is in the record", all_there)
         assert {record["reasons"][0] for record in refusals} == {"task_unknown"}
         assert all(record["verdict"] == "allow" and record["detail"].startswith("handle: ") for record in refusals)
         async with connect(stack, subject="mallory", tenant="acme") as client:

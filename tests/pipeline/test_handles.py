@@ -46,7 +46,7 @@ def opened(handles: Handles, text: str, now: float = 0.0, **changed: Any) -> Tas
 def test_the_server_gets_its_own_id_back(task_id: str) -> None:
     """Whatever text a server takes for an id; and the handle is plain text for a header, never the id."""
     handles = Handles(KEYS)
-    handle = handles.mint(task_id, 1000, made(), 0.0)
+    handle = handles.mint(task_id, 1000, made(), 0.0).handle
     assert opened(handles, handle) == Task(handle, task_id, "buy")
     assert handle.isascii()
     assert handle.replace("-", "").replace("_", "").isalnum()
@@ -55,7 +55,7 @@ def test_the_server_gets_its_own_id_back(task_id: str) -> None:
 def test_a_handle_tells_what_the_task_came_of() -> None:
     """The tool, and the ticket of a call that a person approved."""
     handles = Handles(KEYS)
-    handle = handles.mint("t", None, made(Claimed("ticket-1", "use-1")), 0.0)
+    handle = handles.mint("t", None, made(Claimed("ticket-1", "use-1")), 0.0).handle
     assert opened(handles, handle) == Task(handle, "t", "buy", "ticket-1")
 
 
@@ -81,7 +81,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 def test_a_foreign_handle_opens_nothing(changed: dict[str, Any]) -> None:
     """A task belongs to who had it made, on the server that made it."""
     handles = Handles(KEYS)
-    handle = handles.mint("t", 1000, made(), 0.0)
+    handle = handles.mint("t", 1000, made(), 0.0).handle
     assert opened(handles, handle) is not None
     assert opened(handles, handle, **changed) is None
 
@@ -89,7 +89,7 @@ def test_a_foreign_handle_opens_nothing(changed: dict[str, Any]) -> None:
 def test_the_client_is_not_the_owner() -> None:
     """A person may go on with a task in another of the own clients, with another token."""
     handles = Handles(KEYS)
-    handle = handles.mint("t", 1000, made(), 0.0)
+    handle = handles.mint("t", 1000, made(), 0.0).handle
     other = replace(IDENTITY, client_id="phone", scopes=frozenset({"x"}), claims={"jti": "2"})
     assert opened(handles, handle, identity=other) is not None
 
@@ -107,7 +107,7 @@ def test_the_client_is_not_the_owner() -> None:
 def test_a_handle_outlives_its_task_and_ends(ttl_ms: int | None, lives_s: float) -> None:
     """A server may prolong a task, so the handle waits a day longer; without an end there is a bound."""
     handles = Handles(KEYS)
-    handle = handles.mint("t", ttl_ms, made(), 100.0)
+    handle = handles.mint("t", ttl_ms, made(), 100.0).handle
     assert opened(handles, handle, 100.0 + lives_s - 0.01) is not None
     assert opened(handles, handle, 100.0 + lives_s) is None
 
@@ -115,7 +115,7 @@ def test_a_handle_outlives_its_task_and_ends(ttl_ms: int | None, lives_s: float)
 def test_every_changed_character_opens_nothing() -> None:
     """One character anywhere, cut, extended or spelt in another alphabet; and the server's own id least of all."""
     handles = Handles(KEYS)
-    handle = handles.mint("t", 1000, made(), 0.0)
+    handle = handles.mint("t", 1000, made(), 0.0).handle
     for index, char in enumerate(handle):
         assert opened(handles, handle[:index] + ("A" if char != "A" else "B") + handle[index + 1 :]) is None
     raw = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
@@ -140,12 +140,12 @@ def test_a_seal_of_another_purpose_is_no_handle() -> None:
     state = seals.seal_state(OpenedState("s"), IDENTITY, SERVER, MADE_BY, 10.0)
     assert opened(handles, state) is None
     with pytest.raises(Refused):
-        seals.open_state(handles.mint("t", 1000, made(), 0.0), IDENTITY, SERVER, MADE_BY, 0.0)
+        seals.open_state(handles.mint("t", 1000, made(), 0.0).handle, IDENTITY, SERVER, MADE_BY, 0.0)
 
 
 def test_keys_rotate_without_losing_tasks() -> None:
     """The first key seals, all open; a key that is gone opens nothing more."""
-    handle = Handles(KEYS[:1]).mint("t", 1000, made(), 0.0)
+    handle = Handles(KEYS[:1]).mint("t", 1000, made(), 0.0).handle
     assert opened(Handles((KEYS[1], KEYS[0])), handle) is not None
     assert opened(Handles(KEYS[1:]), handle) is None
 
@@ -153,7 +153,7 @@ def test_keys_rotate_without_losing_tasks() -> None:
 @pytest.mark.parametrize("task_id", ["x" * 3000, "\u0000" * 400, "é" * 1100])
 def test_an_id_that_no_header_could_carry_is_refused(task_id: str) -> None:
     """The handle travels in a header of each request about the task: what it may hold is bounded."""
-    assert len(Handles(KEYS).mint("x" * 1800, 1000, made(), 0.0)) <= 4096
+    assert len(Handles(KEYS).mint("x" * 1800, 1000, made(), 0.0).handle) <= 4096
     with pytest.raises(Refused) as caught:
         Handles(KEYS).mint(task_id, 1000, made(), 0.0)
     assert caught.value.refusal is Refusal.UPSTREAM_INVALID
@@ -162,7 +162,7 @@ def test_an_id_that_no_header_could_carry_is_refused(task_id: str) -> None:
 def test_several_handles_open_in_their_order() -> None:
     """One that opens nothing leaves its place empty, and says why to the record alone."""
     handles = Handles(KEYS)
-    one, two = (handles.mint(name, 1000, made(), 0.0) for name in ("one", "two"))
+    one, two = (handles.mint(name, 1000, made(), 0.0).handle for name in ("one", "two"))
     tasks = handles.open_all(asking(two, "guess", one), IDENTITY, SERVER, 0.0)
     assert [task and task.id for task in tasks.found] == ["two", None, "one"]
     assert tasks.why.startswith("handle: ")

@@ -183,6 +183,7 @@ async def test_whatever_is_no_task_of_the_callers_looks_the_same(tmp_path: Path,
             record = house.sink.of("refusal")[-1]
             assert (record["decision_id"], record["reasons"][0]) == (decision, "task_unknown")
             assert record["detail"].startswith("handle: "), name
+            assert (record["task"], record["ticket"]) == (None, None)
             replies.append((reply.status, [name for name, _ in reply.headers], document))
             lengths.add(len(reply.body))
         assert all(reply == replies[0] for reply in replies)
@@ -218,10 +219,46 @@ async def test_an_approved_call_that_becomes_a_task_has_used_its_approval(tmp_pa
         assert (house.sink.of("outcome")[-1]["outcome"], house.sink.of("outcome")[-1]["ticket"]) == ("task", ticket)
         assert (await house.serve(house.request(about(handle)))).status == 200
         assert house.policy.questions[-1]["request"]["tasks"][0]["approved"] is True
+        story = [record for record in house.sink.records if record["task"]]
+        assert [(one["method"], one["kind"]) for one in story] == [
+            ("tools/call", "outcome"),
+            ("tasks/get", "decision"),
+            ("tasks/get", "outcome"),
+        ]
+        assert len({one["task"] for one in story}) == 1
+        assert {one["ticket"] for one in story} == {ticket}
         again = await house.serve(house.request(call()))
         assert (again.status, read(again)["error"]["code"]) == (403, 40303)
         assert read(again)["error"]["data"]["ticket"]["id"] != ticket
         assert len(house.forwarded) == 2
+
+
+async def test_an_approved_conversation_may_end_in_a_task(tmp_path: Path) -> None:
+    """Asked for input first, a task then: one use, `executed`, and the task remembers the ticket."""
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        first = question["request"]["method"] == "tools/call" and question["request"]["leg"] == 0
+        return APPROVE if first else ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+        ticket = await house.approve(house.request(call()))
+
+        async def asks(exchange: Exchange) -> None:
+            await exchange.send(
+                http(200, result_of(exchange.id, resultType="input_required", inputRequests=ASKED, requestState="s"))
+            )
+
+        house.script = asks
+        state = read(await house.serve(house.request(call())))["result"]["requestState"]
+        house.script = careless
+        responses = {"q": {"action": "accept", "content": {}}}
+        params = {"name": "pay", "arguments": {}, "requestState": state, "inputResponses": responses}
+        made = await house.serve(house.request(message(params=params, meta=CAPABLE)))
+        handle = read(made)["result"]["taskId"]
+        assert [run["state"] for run in (await house.ticket(ticket))["runs"]] == ["executed"]
+        assert (await house.serve(house.request(about(handle)))).status == 200
+        assert house.policy.questions[-1]["request"]["tasks"] == [{"id": handle, "tool": "pay", "approved": True}]
+        assert house.sink.of("decision")[-1]["ticket"] == ticket
 
 
 async def test_a_server_that_tells_of_another_task_is_not_believed(tmp_path: Path) -> None:
