@@ -58,10 +58,12 @@ def inspect(settings: Settings, as_json: bool) -> int:
 
 
 def tell_tolerance(settings: Settings) -> list[Finding]:
-    """What is served besides clients that follow the one revision: in order, and not to be overlooked."""
+    """What is served besides clients and servers of the one revision: in order, and not to be overlooked."""
     older = sorted(name for name, server in settings.servers.items() if server.legacy_clients)
     found = [Finding("legacy clients", True, f"served by {', '.join(older)}")] if older else []
     for name, server in sorted(settings.servers.items()):
+        if server.legacy_servers != "off":
+            found.append(Finding("legacy servers", True, f"{name} is initialized, with {server.legacy_servers}"))
         if server.quirks:
             found.append(Finding("quirks", True, f"tolerated by {name}: {', '.join(sorted(server.quirks))}"))
     return found

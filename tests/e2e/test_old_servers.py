@@ -286,6 +286,22 @@ async def test_a_server_that_asks_back_is_not_answered(sdk: list[OldServer], tmp
         )
 
 
+async def test_an_old_client_and_an_old_server_meet(sdk: list[OldServer], tmp_path: Path) -> None:
+    """Both ends on the 1.x line, the gateway between them in this revision: each has its own session with it."""
+    more = {"legacy_clients": True, "legacy_servers": "2025-06-18"}
+    async with Stack(tmp_path, {"kept": [each.url for each in sdk[:2]]}, data=DATA, settings=more) as stack:
+        steps: list[list[Any]] = [["tools"], *(["call", "run", {"mark": f"met-{n}"}] for n in range(6))]
+        plan = {"url": stack.endpoint("kept"), "token": stack.token("kept"), "steps": steps}
+        client = await asyncio.create_subprocess_exec(
+            str(PYTHON), str(SDK / "client.py"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(client.communicate(json.dumps(plan).encode() + b"\n"), 60)
+    begun, listed, *answers = [json.loads(line) for line in out.splitlines()]
+    assert begun["result"]["serverInfo"]["name"] == "old"
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["run", "steps", "remember", "ask"]
+    assert [found["result"]["content"][0]["text"] for found in answers] == [f"ran met-{n}" for n in range(6)]
+
+
 async def test_listening_is_refused_in_so_many_words(sdk: list[OldServer], tmp_path: Path) -> None:
     """`subscriptions/listen` gets -32601: the discovery offered nothing to listen to."""
     async with gateway(tmp_path, "2025-06-18", kept=sdk[:1]) as stack:

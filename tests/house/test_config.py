@@ -47,6 +47,23 @@ def test_relative_paths_are_the_files_own(tmp_path: Path) -> None:
     assert settings.approvals.database == f"sqlite:///{tmp_path}/ostiary.db"
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("2025-06-18", "2025-06-18"), ('"2025-11-25"', "2025-11-25"), ("2025-03-26", "2025-03-26"), ("off", "off")],
+)
+def test_a_revision_means_what_is_written(tmp_path: Path, written: str, read: str) -> None:
+    """YAML reads a bare revision as a date and a bare `off` as false; a revision that is not spoken is refused."""
+    text = yaml.safe_dump(document())
+    at = "    path: /readonly/mcp\n"
+    assert at in text
+    assert load(tmp_path, text).servers["readonly"].legacy_servers == "off"
+    settings = load(tmp_path, text.replace(at, f"{at}    legacy_servers: {written}\n"))
+    assert settings.servers["readonly"].legacy_servers == read
+    for wrong in ("2024-11-05", "2026-07-28", "true", "yes", "on", "2025"):
+        with pytest.raises(ConfigError, match=r"servers\.readonly\.legacy_servers"):
+            load(tmp_path, text.replace(at, f"{at}    legacy_servers: {wrong}\n"))
+
+
 def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OSTIARY_LISTEN__PORT overrides listen.port of the file; secrets' own variables are no settings."""
     monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")

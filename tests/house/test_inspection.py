@@ -58,6 +58,13 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "local_approve" in findings(told)["approvals"][1]
 
 
+def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the gateway keeps sessions at a server is nothing to be found out from its log."""
+    assert "legacy servers" not in findings(check(tmp_path, monkeypatch))
+    told = check(tmp_path, monkeypatch, settings={"legacy_servers": "2025-06-18"})
+    assert (told.exit_code, findings(told)["legacy servers"]) == (0, (True, "files is initialized, with 2025-06-18"))
+
+
 def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which issuer, and what came of asking for its keys: else nobody knows what to mend."""
     monkeypatch.setattr("gateway.inspection.KEYS_WITHIN_S", 0.2)
