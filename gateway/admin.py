@@ -52,6 +52,7 @@ GAUGES: Mapping[str, Shown] = {
     "tools_quarantined": Shown("Tools that are neither listed nor callable.", max, "server"),
     "replicas": Shown("Configured replicas.", max, "server"),
     "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
+    "list_changes_heard": Shown("1 while a server in use would tell of changes of its lists.", min, "server"),
     "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),
 }
 

@@ -43,6 +43,7 @@ from gateway.eras import Eras
 from gateway.foresight import Foresight
 from gateway.framing import DoorLimits
 from gateway.handles import Handles, tell_of_tasks
+from gateway.notices import Notices
 from gateway.origins import accepted_hosts
 from gateway.pins.acceptance import Acceptance
 from gateway.pins.keeper import Pins
@@ -198,6 +199,7 @@ class House:
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
         self._caring: asyncio.Task[None]
+        self._notices: Notices
         self._streams: Streams
         self._corridor: Corridor
         self._edge: Asgi
@@ -239,6 +241,9 @@ class House:
         prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
         catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
+        self._notices = notices = Notices(upstream, catalog.expire, self._telemetry.list_changed)
+        catalog.attend = notices.attend
+        opened.push_async_callback(notices.close)
         telemetry, seals, handles = self._telemetry, Seals(plan.seal_keys), Handles(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
         implications = close_implications(settings.identity.scope_implies)
@@ -426,6 +431,7 @@ class House:
                 "keys_age_seconds": tokens.key_ages(),
                 "pins_healthy": self._pins.healthy,
                 "tools_quarantined": self._pins.quarantined(),
+                "list_changes_heard": self._notices.heard(),
                 "replicas": {name: found for name, (found, _) in replicas.items()},
                 "replicas_unreachable": {name: lost for name, (_, lost) in replicas.items()},
                 "upstream_sessions": self._upstream.sessions.counts(),

@@ -28,13 +28,17 @@ MISSED_S = 5.0
 
 @dataclass(slots=True)
 class Catalog:
-    """All servers' lists. One per worker and event loop. `clock` is monotonic."""
+    """All servers' lists. One per worker and event loop. `clock` is monotonic.
+
+    `attend` is told of each server that was listed: it is in use.
+    """
 
     upstream: Upstream
     limits: CatalogLimits = field(default_factory=CatalogLimits)
     clock: Callable[[], float] = time.monotonic
     definitions: Definitions = field(default_factory=Definitions)
     prompts: Prompts = field(default_factory=Prompts)
+    attend: Callable[[Server], None] = lambda _: None
     _tools: Snapshots[Tool] = field(init=False)
     _prompts: Snapshots[Prompt] = field(init=False)
     _templates: Snapshots[bool] = field(init=False)
@@ -54,14 +58,18 @@ class Catalog:
 
         def see_tools(server: Server, tools: Mapping[str, Tool]) -> None:
             self.definitions.pins.met_all(server.name, tools)
+            self.attend(server)
+
+        def see(server: Server, _: Mapping[str, Any]) -> None:
+            self.attend(server)
 
         def longest_s(server: Server) -> float:
             return limits.pinned_s if self.definitions.pins.enforced(server.name) else limits.longest_s
 
         upstream, limits = self.upstream, self.limits
         self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now, longest_s, see_tools)
-        self._prompts = Snapshots(upstream, "prompts/list", read_prompts, limits, now)
-        self._templates = Snapshots(upstream, "resources/templates/list", read_templates, limits, now)
+        self._prompts = Snapshots(upstream, "prompts/list", read_prompts, limits, now, seen=see)
+        self._templates = Snapshots(upstream, "resources/templates/list", read_templates, limits, now, seen=see)
 
     async def look_up(self, server: Server, call: Call) -> Tool | None:
         """The definition of the tool that is called, as in `Snapshots.find`; `None` where no tool is named.
@@ -100,11 +108,9 @@ class Catalog:
             if "{" in ref.get("uri", ""):
                 await self._seek(self._templates, server, ref["uri"])
 
-    def expire(self, server: Server, method: str) -> None:
-        """The server says that the list of `method` is another now (`Snapshots.expire`)."""
-        for one in self._lists():
-            if one.method == method:
-                one.expire(server)
+    def expire(self, server: Server, method: str) -> bool:
+        """The server says that the list of `method` is another now -> whether that is news (`Snapshots.expire`)."""
+        return any(one.expire(server) for one in self._lists() if one.method == method)
 
     def _lists(self) -> tuple[Snapshots[Any], ...]:
         return self._tools, self._prompts, self._templates

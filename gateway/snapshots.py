@@ -122,12 +122,15 @@ class Snapshots(Generic[Item]):
         """All that a server offers now. Raises like `find`."""
         return (await self._renew(server, self._shelf(server))).items
 
-    def expire(self, server: Server) -> None:
-        """The server says that the list is another now: whoever looks next waits for it.
+    def expire(self, server: Server) -> bool:
+        """The server says that the list is another now: whoever looks next waits for it -> whether that is news.
 
         However often it says so, the list is asked for no more often than every `shortest_s`.
         """
-        self._shelf(server).changed_at = self._clock()
+        shelf = self._shelf(server)
+        news = shelf.snapshot is not None and shelf.changed_at < shelf.snapshot.taken_at
+        shelf.changed_at = self._clock()
+        return news
 
     def under_way(self) -> list[asyncio.Task[Snapshot[Item]]]:
         """The refreshes that run now."""

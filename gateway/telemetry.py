@@ -123,6 +123,7 @@ class Telemetry:
         self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
         self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
         self._deviating = counter("pins_deviations", "Definitions met that are not accepted.", ("server", "state"))
+        self._list_changes = counter("list_changes", "Lists that a server said to have changed.", ("server", "list"))
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
         self._carried: tuple[tuple[Counter, str], ...] = (
@@ -177,6 +178,10 @@ class Telemetry:
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""
         self._deviating.labels(server, state).inc(tools)
+
+    def list_changed(self, server: str, method: str) -> None:
+        """A server told that the list of `method` is another now."""
+        self._list_changes.labels(server, method).inc()
 
     def carry_over(
         self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures, streams: StreamFigures

@@ -14,7 +14,7 @@ import secrets
 import ssl
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -44,6 +44,13 @@ _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*\r\n")
 CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
 _SMALL = 1024
 """Bytes of header values up to which their lines are kept for the next call of the same kind."""
+_OWN = (
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
+)
+SILENT_S = 600.0
+"""After so long without a byte a subscription of the house's own may be to a server that is gone."""
 _FOR_EVER_S = 10 * 365 * 86400.0
 
 
@@ -103,16 +110,18 @@ class HttpUpstream:
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
         call, body = self._question(method, params)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"accept", b"application/json, text/event-stream"),
-            (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
-            (b"mcp-method", method.encode()),
-        ]
-        if call.name is not None:
-            headers.append((b"mcp-name", encode_value(call.name)))
-        sending = self._exchange(server.name, request_tail(tuple(headers), body))
+        sending = self._exchange(server.name, request_tail(_headers_of(call), body))
         return result_of(call, *await self.ask(call, sending, self._limits.inquire_s))
+
+    async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
+        """See the port."""
+        call, body = self._question("subscriptions/listen", {"notifications": wanted})
+        exchange = await self._exchange(server.name, request_tail(_headers_of(call), body), quiet_s=SILENT_S)
+        if exchange.status == 200 and exchange.streaming:
+            return replace(call, kind="subscription"), exchange
+        exchange.abort()
+        detail = f"{call.method}: no event stream, status {exchange.status}"
+        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica, status=exchange.status)
 
     async def ask(
         self, call: Call, sending: Coroutine[Any, Any, Exchange], within_s: float
@@ -212,6 +221,12 @@ class HttpUpstream:
         body = orjson.dumps(message)
         name = params.get("name", params.get("uri"))
         return Call(parse_envelope(body), "inquiry", method, name, params, {}), body
+
+
+def _headers_of(call: Call) -> Fields:
+    """The header lines of a question of the house."""
+    named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
+    return (*_OWN, (b"mcp-method", call.method.encode()), *named)
 
 
 def result_of(call: Call, exchange: Exchange, guarded: Guarded) -> Mapping[str, Any]:

@@ -153,6 +153,12 @@ class LegacyUpstream:
         renewed, _ = await self.sessions.enter(server.name, session.replica, HOUSE)
         return await self._ask(renewed, method, params)
 
+    async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
+        """See the port. No earlier revision knows of it."""
+        if server.name in self._versions:
+            raise UpstreamInvalid("subscriptions/listen: a server of an earlier revision", sent=False)
+        return await self._http.listen(server, wanted)
+
     async def close(self) -> None:
         """End the sessions, then close every connection."""
         await self.sessions.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
-from gateway.contract.passage import Admitted, Server
+from gateway.contract.passage import Admitted, Call, Server
 
 
 class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, told apart by its subclasses
@@ -89,6 +89,14 @@ class Upstream(Protocol):
         """The house's own question (`tools/list`, `server/discover`, ...) with its own credentials -> `result`.
 
         Only for methods that change nothing. Raises `UpstreamFault` subclasses, a JSON-RPC error included.
+        """
+        ...
+
+    async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
+        """The house's own subscription, with its own credentials -> what was asked, and its event stream.
+
+        `wanted` is the request's filter. The stream has no end of its own; one that is silent for too long ends with
+        `UpstreamTimeout`. Raises `UpstreamFault` subclasses.
         """
         ...
 

@@ -47,6 +47,9 @@ class Listings:
     async def forward(self, admitted: Admitted) -> Answer:
         raise AssertionError(f"the catalogue forwards nothing: {admitted}")
 
+    async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
+        raise AssertionError(f"the catalogue listens to nothing: {server} {wanted}")
+
     async def close(self) -> None:
         """Nothing is open."""
 

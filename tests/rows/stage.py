@@ -135,9 +135,8 @@ class Server:
 
 
 def is_own(seen: Seen) -> bool:
-    """Whether the gateway asked for itself: a catalogue listing, countable by its method and its id."""
-    message = json.loads(seen.body)
-    return message["method"].endswith("/list") and str(message.get("id", "")).startswith("ostiary-")
+    """Whether the gateway asked for itself: a list, what the server is, or to be told of changes."""
+    return str(json.loads(seen.body).get("id", "")).startswith("ostiary-")
 
 
 @dataclass
