@@ -19,7 +19,7 @@ from approvals.desk import Desk, NotHeld, StoreUnavailable, TooManyTickets
 from approvals.ticket import Claimed, Held, Run
 from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
-from gateway.contract.guard import EXECUTED, guard_answer
+from gateway.contract.guard import EXECUTED, UNDECLARED, guard_answer
 from gateway.contract.legacy import Answered, retell_refusal, session_line
 from gateway.contract.passage import Admitted, Passage, Reply
 from gateway.contract.quirks import Quirk
@@ -102,7 +102,8 @@ class Delivery:
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
         """What an exception means for its request: a refusal, a room's word for one, or a defect of the house."""
         if isinstance(error, Refused):
-            return error
+            undeclared = passage.spoken is not None and error.detail == UNDECLARED
+            return Refused(Refusal.REVISION_REQUIRED, error.detail) if undeclared else error
         if isinstance(error, tuple(TRANSLATED)):
             return translate(error)
         self.observer.broke(passage, error)

@@ -49,7 +49,7 @@ class Eras:
             quirks.append(Quirk.ACCEPT_JSON_ONLY)
         spoken: Spoken | None = None
         if server.legacy_clients and speaks_older(received, envelope):
-            check_unmixed(envelope)
+            check_unmixed(received, envelope)
             if envelope.method == INITIALIZE:
                 spoken = self._begin(received, identity, envelope, now)
             else:

@@ -25,6 +25,7 @@ RPC_ERROR = "rpc_error"
 INPUT_REQUIRED = "input_required"
 TASK = "task"
 
+UNDECLARED = "an input request that the client did not declare"
 _ASKS_FOR_INPUT = frozenset({"tools/call", "resources/read", "prompts/get"})
 _RESULT_MEMBERS = frozenset({"jsonrpc", "id", "result"})
 _ERROR_MEMBERS = frozenset({"jsonrpc", "id", "error"})
@@ -152,7 +153,7 @@ def check_input_requests(call: Call, requests: Any) -> None:
         raise _invalid("inputRequests is not an object")
     for request in requests.values():
         if type(request) is not dict or not _declared(call.capabilities, request):
-            raise _invalid("an input request that the client did not declare")
+            raise _invalid(UNDECLARED)
 
 
 def _declared(capabilities: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

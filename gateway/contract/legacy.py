@@ -16,7 +16,14 @@ import orjson
 
 from gateway.contract.bindings import mirror
 from gateway.contract.envelope import PROTOCOL_META
-from gateway.contract.headers import CAPABILITIES_KEY, METHODS, PROTOCOL_VERSION, VERSION_KEY, encode_value
+from gateway.contract.headers import (
+    CAPABILITIES_KEY,
+    METHODS,
+    PROTOCOL_VERSION,
+    VERSION_KEY,
+    decode_value,
+    encode_value,
+)
 from gateway.contract.passage import Call, Envelope, Received, Reply, Tool
 from gateway.contract.quirks import Quirk
 from gateway.contract.refusals import (
@@ -35,8 +42,8 @@ OLDER_VERSIONS: Final = ("2025-11-25", "2025-06-18")
 
 SESSION: Final = b"mcp-session-id"
 VERSION: Final = b"mcp-protocol-version"
+_METHOD, _NAME = b"mcp-method", b"mcp-name"
 INITIALIZE: Final = "initialize"
-HANDSHAKE: Final = frozenset({INITIALIZE, "notifications/initialized"})
 
 CARRIED: Final = frozenset[str]()
 """Client capabilities that a server can use through us: none. In these revisions elicitation, sampling and roots are
@@ -124,29 +131,43 @@ class Answered(Exception):  # noqa: N818 - what happened: there is nothing to fo
 
 
 def speaks_older(received: Received, envelope: Envelope) -> bool:
-    """Whether a request is of an older revision.
+    """Whether a request is of an older revision: by what it says of its version, in head and body.
 
-    A single header that only the served revision has makes it one of that: then nothing is forgiven, and a session is
-    as meaningless as ever. But what begins a conversation may name itself: clients that know both revisions do, and
-    the served one has neither method.
+    Where either says the served one, or the body says any as only the served revision does, nothing is forgiven and a
+    session is as meaningless as ever. Some clients mirror in every revision: that alone decides nothing.
     """
+    if VERSION_KEY in envelope.meta:
+        return False
     versions, has_session = [], False
-    named = envelope.method.encode() if envelope.method in HANDSHAKE else None
     for name, value in received.headers:
         if name == VERSION:
             versions.append(value.decode("latin-1"))
         elif name == SESSION:
             has_session = True
-        elif name.startswith(b"mcp") and (name, value) != (b"mcp-method", named):
+        elif name.startswith(b"mcp") and name not in {_METHOD, _NAME}:
             return False
     if PROTOCOL_VERSION in versions:
         return False
     return has_session or envelope.method == INITIALIZE or any(version in OLDER_VERSIONS for version in versions)
 
 
-def check_unmixed(envelope: Envelope) -> None:
-    """Raise `Refused(SESSION_MISMATCH)` for a member that an older client can't know: it claims what is sealed."""
+def check_unmixed(received: Received, envelope: Envelope) -> None:
+    """Raise `Refused(SESSION_MISMATCH)` for a member that an older client can't know: it claims what is sealed.
+
+    And for a mirrored header that says another thing than the body: somebody on the way may have gone by it.
+    """
     params = envelope.params
+    method = METHODS.get(envelope.method)
+    if received.values(_METHOD) not in ([], [envelope.method.encode()]):
+        raise mismatch("Mcp-Method header does not equal the method", envelope)
+    if names := received.values(_NAME):
+        mirrored = method.mirrored if method is not None else None
+        try:
+            agrees = mirrored is not None and [decode_value(name) for name in names] == [params.get(mirrored)]
+        except ValueError:
+            agrees = False
+        if not agrees:
+            raise mismatch("Mcp-Name header does not equal the name", envelope)
     if not _NEWER_META.isdisjoint(envelope.meta) or not _NEWER_PARAMS.isdisjoint(params):
         raise mismatch("the body has members of a newer revision", envelope)
     if not isinstance(params.get("_meta", {}), dict):
@@ -194,9 +215,9 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
     params["_meta"] = meta
     raw = orjson.dumps({"jsonrpc": "2.0", "id": envelope.id, "method": method, "params": params})
     lines = [line for line in received.headers if not line[0].startswith(b"mcp")]
-    lines += [(VERSION, PROTOCOL_VERSION.encode()), (b"mcp-method", method.encode())]
+    lines += [(VERSION, PROTOCOL_VERSION.encode()), (_METHOD, method.encode())]
     if isinstance(name := params.get(METHODS[method].mirrored or ""), str):
-        lines.append((b"mcp-name", _bounded(encode_value(name))))
+        lines.append((_NAME, _bounded(encode_value(name))))
     return replace(received, headers=tuple(lines)), Envelope(raw, envelope.id, method, params, meta)
 
 

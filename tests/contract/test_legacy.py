@@ -275,7 +275,9 @@ def test_an_initialize_that_is_none_begins_nothing(member: str, value: Any) -> N
         ("initialize", [], True),
         ("initialize", [("mcp-protocol-version", "2024-11-05")], True),
         ("initialize", [("mcp-protocol-version", "2026-07-28")], False),
-        ("initialize", [("mcp-method", "initialize")], False),
+        ("initialize", [("mcp-method", "initialize")], True),
+        ("tools/call", [("mcp-method", "tools/call"), ("mcp-name", "x")], False),
+        ("tools/call", [("mcp-method", "x"), ("mcp-protocol-version", OLD)], True),
         ("tools/call", [], False),
         ("tools/call", [("mcp-session-id", "s")], True),
         ("tools/call", [("mcp-protocol-version", OLD)], True),
@@ -283,28 +285,54 @@ def test_an_initialize_that_is_none_begins_nothing(member: str, value: Any) -> N
         ("tools/call", [("mcp-protocol-version", OLD), ("mcp-protocol-version", "2026-07-28")], False),
         ("tools/call", [("mcp-session-id", "s"), ("mcp-protocol-version", "2026-07-28")], False),
         *[("tools/call", [("mcp-session-id", "s"), (name, "x")], False) for name in (
-            "mcp-method", "mcp-name", "mcp-param-x", "mcp.name", "mcp",
+            "mcp-param-x", "mcp.name", "mcp",
         )],
     ],
 )  # fmt: skip
-def test_one_header_of_the_newer_revision_decides(method: str, lines: list[tuple[str, str]], older: bool) -> None:
-    """Nobody gets older treatment for a request that says anything of the newer revision in its head."""
+def test_what_a_request_says_of_its_version_decides(method: str, lines: list[tuple[str, str]], older: bool) -> None:
+    """Nobody gets older treatment for a request that claims the newer revision, in its head or in its body."""
     assert speaks_older(heard(*lines), said(method)) is older
+    for version in (OLD, "2026-07-28"):
+        assert not speaks_older(heard(*lines), said(method, {"_meta": {VERSION_KEY: version}}))
 
 
 @pytest.mark.parametrize(
     "params",
     [*({"_meta": {f"io.modelcontextprotocol/{key}": "x"}} for key in (
-        "protocolVersion", "clientCapabilities", "clientInfo", "logLevel",
+        "clientCapabilities", "clientInfo", "logLevel",
     )), {"requestState": "x"}, {"inputResponses": {}}],
     ids=str,
 )  # fmt: skip
 def test_no_member_of_the_newer_revision_is_believed(params: Any) -> None:
     """Refused rather than overwritten: it can only be meant to say another thing than the session."""
-    check_unmixed(said("tools/call", {"_meta": {"progressToken": 1, "a/b": 1}}))
+    check_unmixed(heard(), said("tools/call", {"_meta": {"progressToken": 1, "a/b": 1}}))
     with pytest.raises(Refused) as refused:
-        check_unmixed(said("tools/call", params))
+        check_unmixed(heard(), said("tools/call", params))
     assert refused.value.refusal is Refusal.SESSION_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("lines", "agree"),
+    [
+        ([("mcp-method", "tools/call"), ("mcp-name", "pay")], True),
+        ([("mcp-name", "=?base64?cGF5?=")], True),
+        ([("mcp-method", "tools/list")], False),
+        ([("mcp-method", "tools/call"), ("mcp-method", "tools/call")], False),
+        ([("mcp-name", "other")], False),
+        ([("mcp-name", "pay"), ("mcp-name", "pay")], False),
+        ([("mcp-name", "=?base64?cGF5=?=")], False),
+        ([("mcp-name", "")], False),
+    ],
+)
+def test_a_mirrored_header_agrees_in_every_revision(lines: list[tuple[str, str]], agree: bool) -> None:
+    """Somebody on the way may have gone by it: what is sent says what the body says, once."""
+    envelope = said("tools/call", {"name": "pay"})
+    if agree:
+        check_unmixed(heard(*lines), envelope)
+    else:
+        with pytest.raises(Refused) as refused:
+            check_unmixed(heard(*lines), envelope)
+        assert refused.value.refusal is Refusal.SESSION_MISMATCH
 
 
 def test_what_no_header_can_say_is_refused() -> None:

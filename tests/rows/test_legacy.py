@@ -207,7 +207,7 @@ def test_a_request_repeats_what_its_session_says(house: House) -> None:
 @pytest.mark.parametrize(
     "member",
     [{"_meta": {MODERN + key: value}} for key, value in (
-        ("protocolVersion", VERSIONS[0]), ("clientCapabilities", {"elicitation": {}}), ("clientInfo", {}),
+        ("clientCapabilities", {"elicitation": {}}), ("clientInfo", {}), ("logLevel", "debug"),
     )] + [{"requestState": "x"}, {"inputResponses": {}}],
     ids=str,
 )  # fmt: skip
@@ -219,14 +219,38 @@ def test_members_of_the_newer_revision_are_not_believed(house: House, member: di
     untouched(house, ask, 400, -32600, Refusal.SESSION_MISMATCH)
 
 
-def test_a_single_newer_header_makes_it_a_newer_request(house: House) -> None:
-    """With the marks of both nothing is forgiven, so no header can say another thing than the body."""
+def test_a_version_in_the_body_makes_it_a_newer_request(house: House) -> None:
+    """Then head and body have to agree about it as ever, and a version that is not served is negotiated."""
+    good = older(house, call(), session=begin(house))
+    assert "result" in house.ask(good).json()
+    for version in (OLD, VERSIONS[0]):
+        claim = {MODERN + "protocolVersion": version}
+        message = call()
+        message["params"]["_meta"] = claim
+        untouched(house, replace(good, body=spell(message)), 400, -32020, Refusal.HEADER_MISMATCH)
+    whole = house.good(body("tools/call", {"name": "read"}, 7), "old").line(VERSION, OLD.encode())
+    ask = whole.edit(lambda message: message["params"]["_meta"].update({MODERN + "protocolVersion": OLD}))
+    answer = untouched(house, ask, 400, -32022, Refusal.VERSION_UNSUPPORTED)
+    assert answer.json()["error"]["data"] == {"supported": list(VERSIONS), "requested": OLD}
+
+
+def test_no_header_can_say_another_thing_than_the_body(house: House) -> None:
+    """What some clients mirror in every revision has to agree; with the marks of both, nothing is forgiven."""
     session = begin(house)
     good = older(house, call(), session=session)
     assert "result" in house.ask(good).json()
+    name = b"Mcp-Name"
+    mirrored = good.line(METHOD, b"tools/call").line(name, b"read")
+    assert "result" in house.ask(mirrored).json()
     for ask in (
-        good.line(METHOD, b"tools/call"),
-        good.line(b"Mcp-Name", b"read"),
+        mirrored.line(METHOD, b"tools/list"),
+        mirrored.line(METHOD, b"tools/call", b"tools/call"),
+        mirrored.line(name, b"hidden"),
+        mirrored.line(name, b"read", b"read"),
+        mirrored.line(name, b"=?base64?cmVhZA=?="),
+    ):
+        untouched(house, ask, 400, -32600, Refusal.SESSION_MISMATCH)
+    for ask in (
         good.line(b"Mcp-Param-Region", b"eu"),
         good.line(VERSION, VERSIONS[0].encode()),
         good.line(VERSION, OLD.encode(), VERSIONS[0].encode()),
@@ -235,7 +259,7 @@ def test_a_single_newer_header_makes_it_a_newer_request(house: House) -> None:
 
 
 def test_what_begins_a_conversation_may_name_itself(house: House) -> None:
-    """The newer revision has neither method, so a header that says the same leaves no doubt; any other refuses."""
+    """Clients that know both revisions do: a header that says the same leaves no doubt; any other refuses."""
     ask = older(house, initialize())
     for honest in (ask, ask.line(METHOD, b"initialize"), ask.line(METHOD, b"initialize").line(VERSION, OLD.encode())):
         session = begun_by(house, honest)
@@ -243,10 +267,9 @@ def test_what_begins_a_conversation_may_name_itself(house: House) -> None:
     assert house.ask(begun.line(METHOD, b"notifications/initialized")).status == 202
     assert house.ask(begun.line(METHOD, b"initialize")).status == 400
     for lying in (ask.line(METHOD, b"tools/list"), ask.line(METHOD, b"initialize").line(b"Mcp-Name", b"read")):
-        untouched(house, lying, 400, -32020, Refusal.HEADER_MISMATCH)
-    untouched(
-        house, older(house, call(), session=session).line(METHOD, b"initialize"), 400, -32020, Refusal.HEADER_MISMATCH
-    )
+        untouched(house, lying, 400, -32600, Refusal.SESSION_MISMATCH)
+    lying = older(house, call(), session=session).line(METHOD, b"initialize")
+    untouched(house, lying, 400, -32600, Refusal.SESSION_MISMATCH)
 
 
 def test_a_newer_client_is_served_as_ever_whatever_session_it_sends(house: House) -> None:
