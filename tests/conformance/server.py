@@ -1,8 +1,8 @@
 """The server that the suite is run against: all fixtures on the official SDK, as two replicas with one store.
 
-`python -m tests.conformance.server PORT PORT` serves the same at `/everything/mcp` on both ports until it is told to
-stop. Replicas share what replicas of a real server share: the key that seals their states, their tasks, and the bus
-over which one hears what the other announces.
+`python -m tests.conformance.server [--careless] PORT PORT` serves the same at `/everything/mcp` on both ports until
+it is told to stop; a careless one never finds a header wrong. Replicas share what replicas of a real server share: the
+key that seals their states, their tasks, and the bus over which one hears what the other announces.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import MCPServer, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.types import EmptyResult, SetLevelRequestParams, SubscribeRequestParams, UnsubscribeRequestParams
+from starlette.types import ASGIApp
 
 from tests.conformance import asking, offering
+from tests.conformance.careless import Careless
 from tests.conformance.jobs import Jobs
 
 PATH = "/everything/mcp"
@@ -60,16 +62,17 @@ def build(jobs: Jobs, bus: InMemorySubscriptionBus) -> MCPServer[Any]:
     return server
 
 
-async def serve(ports: list[int]) -> None:
+async def serve(ports: list[int], *, careless: bool) -> None:
     """Serve a replica on each port until a signal comes."""
     jobs, bus = Jobs(), InMemorySubscriptionBus()
     replicas = []
     for port in ports:
-        app = build(jobs, bus).streamable_http_app(streamable_http_path=PATH, retry_interval=100)
-        replicas.append(uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", access_log=False)))
+        app: ASGIApp = build(jobs, bus).streamable_http_app(streamable_http_path=PATH, retry_interval=100)
+        served = Careless(app) if careless else app
+        replicas.append(uvicorn.Server(uvicorn.Config(served, port=port, log_level="warning", access_log=False)))
     await asyncio.gather(*(replica.serve() for replica in replicas))
 
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve([int(port) for port in sys.argv[1:]]))
+        asyncio.run(serve([int(port) for port in sys.argv[-2:]], careless="--careless" in sys.argv))

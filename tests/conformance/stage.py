@@ -36,12 +36,20 @@ async def policy_data() -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def fixture_server(folder: Path) -> AsyncIterator[list[str]]:
+async def fixture_server(folder: Path, *options: str) -> AsyncIterator[list[str]]:
     """Both replicas' endpoints, for as long as they are needed."""
     ports = [free_port(), free_port()]
     with (folder / "server.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-W", "ignore", "-m", "tests.conformance.server", *map(str, ports), stdout=log, stderr=log
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.conformance.server",
+            *options,
+            *map(str, ports),
+            stdout=log,
+            stderr=log,
         )
     try:
 
@@ -68,7 +76,7 @@ async def fixture_server(folder: Path) -> AsyncIterator[list[str]]:
 
 async def gateway(folder: Path, replicas: list[str], **settings: Any) -> Stack:
     """A gateway in front of `replicas`, not started. `settings` are more settings of the server."""
-    return Stack(folder, {NAME: replicas}, data=await policy_data(), settings=settings)
+    return Stack(folder, {NAME: replicas}, workers=2, data=await policy_data(), settings=settings)
 
 
 def token(house: Stack) -> str:

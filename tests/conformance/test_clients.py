@@ -20,6 +20,7 @@ from mcp.types import (
     ElicitRequestParams,
     ElicitResult,
     ListRootsResult,
+    LoggingMessageNotificationParams,
     PromptReference,
     ResourceTemplateReference,
     Root,
@@ -99,6 +100,11 @@ async def attempt(asked: Awaitable[BaseModel]) -> Any:
 async def python_client(url: str, token: str) -> dict[str, Any]:
     """All that the Python client can get from the server at `url`."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    logged: list[Any] = []
+
+    async def note_log(params: LoggingMessageNotificationParams) -> None:
+        logged.append(params.model_dump(by_alias=True, mode="json"))
+
     async with (
         httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
         Client(
@@ -106,10 +112,12 @@ async def python_client(url: str, token: str) -> dict[str, Any]:
             elicitation_callback=fill,
             sampling_callback=sample,
             list_roots_callback=roots,
+            logging_callback=note_log,
+            log_level="debug",
             mode="auto",
         ) as client,
     ):
-        return await look_at_everything(client)
+        return {**await look_at_everything(client), "logged": logged}
 
 
 async def look_at_everything(client: Client) -> dict[str, Any]:
@@ -189,6 +197,8 @@ async def test_a_client_sees_the_same_through_the_gateway(look: Look, tmp_path: 
     assert direct["version"] == "2026-07-28"
     refused = {name for name in (*CALLS, *PROMPTS) if "error" in direct[name]}
     assert not refused, {name: direct[name] for name in refused}
+    assert direct["progress"]
+    assert direct.get("logged", True)
     assert through.keys() == direct.keys()
     different = {name: (direct[name], through[name]) for name in direct if direct[name] != through[name]}
     assert not different, json.dumps(different, indent=1)[:6000]

@@ -69,7 +69,8 @@ async def compare(revision: str, folder: Path, **settings: Any) -> tuple[suite.V
         house = await stage.gateway(folder, replicas, **settings)
         async with stage.shimmed(house) as endpoint:
             through = await suite.run(endpoint, revision, folder / "through")
-        served = {record["replica"] for record in house.records() if record.get("replica")}
+    records = [record for writer in range(house.workers) for record in house.records(writer)]
+    served = {record["replica"] for record in records if record.get("replica")}
     assert len(served) == 2, f"only {served} served"
     return direct, through
 
@@ -90,6 +91,27 @@ async def test_nothing_that_passes_directly_fails_through_the_gateway(tmp_path: 
     assert not lost, suite.told(through, lost)
     headers = [key for key, verdict in through.items() if key[0] in WHOLLY and verdict.status != "SUCCESS"]
     assert not headers, suite.told(through, headers)
+
+
+@pytest.mark.timeout(600)
+async def test_the_rules_of_headers_are_the_gateways_own(tmp_path: Path) -> None:
+    """Before a server that never looks at its headers, both scenarios about them still pass wholly."""
+    suite.node()
+    direct: suite.Verdicts = {}
+    through: suite.Verdicts = {}
+    async with stage.fixture_server(tmp_path, "--careless") as replicas:
+        house = await stage.gateway(tmp_path, replicas)
+        async with stage.shimmed(house) as endpoint:
+            for scenario in WHOLLY:
+                options = ("--scenario", scenario, "--spec-version", "2026-07-28")
+                direct = {**direct, **await suite.drive(replicas[0], tmp_path / f"{scenario}-direct", *options)}
+                through = {**through, **await suite.drive(endpoint, tmp_path / f"{scenario}-through", *options)}
+    for scenario in WHOLLY:
+        failed = {key for key, verdict in direct.items() if key[0] == scenario and verdict.status != "SUCCESS"}
+        assert len(failed) > 3, "the server was not careless"
+    wrong = [key for key, verdict in through.items() if verdict.status != "SUCCESS"]
+    assert through.keys() == direct.keys()
+    assert not wrong, suite.told(through, wrong)
 
 
 @pytest.mark.timeout(600)
