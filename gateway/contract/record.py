@@ -229,9 +229,10 @@ def _ran_under(record: dict[str, Any], passage: Passage) -> None:
 
 
 def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:
-    """The arguments as a shape, and the HMAC of their whole."""
+    """The arguments as a shape, and the HMAC of their whole; those of a request about a task are what it is given."""
     if passage.call is not None:
-        arguments: Any = passage.call.arguments
+        given = passage.call.input_responses if passage.call.kind == "task" else None
+        arguments: Any = passage.call.arguments if given is None else {"inputResponses": given}
     else:
         arguments = passage.envelope.params.get("arguments") if passage.envelope else None
     if not isinstance(arguments, dict):

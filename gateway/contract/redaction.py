@@ -33,8 +33,9 @@ _SAFE_INTEGER = 2**53 - 1
 # Members that the protocol itself names in the params of methods without `arguments`; every other name is data.
 # fmt: off
 _PROTOCOL_MEMBERS: Final[Mapping[str, str]] = {name: name for name in (
-    "argument", "arguments", "context", "cursor", "name", "notifications", "promptsListChanged", "ref", "resource",
-    "resourceSubscriptions", "resourcesListChanged", "taskId", "taskIds", "toolsListChanged", "type", "uri", "value",
+    "argument", "arguments", "context", "cursor", "inputResponses", "name", "notifications", "promptsListChanged",
+    "ref", "resource", "resourceSubscriptions", "resourcesListChanged", "taskId", "taskIds", "toolsListChanged",
+    "type", "uri", "value",
 )}
 # fmt: on
 _TOKENLIKE = re.compile(r"eyJ[\w-]{8,}(?:\.[\w-]*)*|(?i:\b(?:bearer|basic|dpop)\s+)[\w.~+/=-]{12,}")

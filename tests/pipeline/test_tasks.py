@@ -115,6 +115,10 @@ async def test_the_policy_is_asked_about_every_request_for_a_task(tmp_path: Path
             assert (request["kind"], request["name"], request["arguments"]) == ("task", handle, {})
             assert request["tasks"] == [{"id": handle, "tool": "pay", "approved": False}]
         assert (request["input_responses"], request["leg"]) == (responses, 1)
+        given = house.sink.of("decision")[-1]
+        assert given["method"] == "tasks/update"
+        assert len([name for name in given["arguments"] if name.startswith("/inputResponses/")]) == 2
+        assert given["arguments_hmac"] != house.sink.of("decision")[-2]["arguments_hmac"]
         assert orjson.loads(house.forwarded[-1])["params"]["inputResponses"] == responses
         assert len(house.policy.questions) == 4
 
