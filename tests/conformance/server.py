@@ -1,8 +1,8 @@
 """The server that the suite is run against: all fixtures on the official SDK, as two replicas with one store.
 
 `python -m tests.conformance.server [--careless] PORT PORT` serves the same at `/everything/mcp` on both ports until
-it is told to stop; a careless one never finds a header wrong. Replicas share what replicas of a real server share: key
-of their states, tasks, and the bus over which one hears what the other announces.
+it is told to stop; a careless one never finds a header wrong. Replicas share what replicas of a real server share:
+the key of their states, tasks, and the bus over which one hears what the other announces.
 """
 
 from __future__ import annotations
