@@ -39,6 +39,7 @@ from approvals.ticket import (
     Transition,
     Unapprovable,
 )
+from approvals.vault import effect_of
 from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh, weigh_leg
 
 __all__ = ["Desk", "NotHeld", "Origin", "StoreUnavailable", "Terms", "TooManyTickets"]
@@ -93,7 +94,8 @@ class Desk(Running):
             local_approve=local_approve,
         )
         self._tickets_per_hour = tickets_per_hour
-        self._looks = Looks(store, clock)
+        self._looks = Looks[list[Filed]](store)
+        self._looks_at_legs = Looks[Filed | None](store)
         self._claiming: dict[str, asyncio.Task[bool]] = {}
 
     async def settle(
@@ -133,12 +135,12 @@ class Desk(Running):
         """
         use = origin.use
         for _ in range(ATTEMPTS):
-            if (before := self._claiming.get(use.use_id)) is not None:
-                await asyncio.wait({before})  # what it did to this leg decides
             step = await self._weigh_leg(asked, origin, claims)
             if isinstance(step, Hold):
                 return Held(step.why, step.filed.ticket)
-            if await self._take(use.use_id, [self._leg_of(step.filed, use)]):
+            if (before := self._claiming.get(use.use_id)) is not None:
+                await asyncio.wait({before})  # theirs is the continuation of this moment: what came of it decides
+            elif await self._take(use.use_id, [self._leg_of(step.filed, use)]):
                 return replace(use, expires_at=step.filed.ticket.expires_at)
         raise StoreUnavailable("the ticket moves too fast")
 
@@ -146,7 +148,9 @@ class Desk(Running):
         """Whether the leg can go on; what no longer holds is closed on the way. Raises `StoreUnavailable`."""
         use = origin.use
         for _ in range(ATTEMPTS):
-            filed = await self._store.read(lambda ledger: ledger.holding(use.use_id, decided=True))
+            filed, _ = await self._looks_at_legs.share(
+                use.use_id.encode(), lambda ledger: ledger.holding(use.use_id, decided=True)
+            )
             if filed is None or filed.ticket.id != use.ticket_id:
                 raise StoreUnavailable("the use that a leg belongs to is not there any more")
             ticket = filed.ticket
@@ -187,7 +191,7 @@ class Desk(Running):
     ) -> tuple[dict[str, Any], bool]:
         """Ask ahead of the call -> the live ticket of this effect as people see it, and whether it was opened now.
 
-        Raises `NotAllowed`, `Unapprovable`, `ActInvalid`, `MovedOn` (`denied`, `in_flight`, `unknown`),
+        Raises `NotAllowed`, `Unapprovable`, `ActInvalid`, `MovedOn` (`denied`, `in_flight`, `waiting`, `unknown`),
         `TooManyTickets`, `StoreUnavailable`, and what the journal raises.
         """
         require(person, REQUEST)
@@ -220,6 +224,7 @@ class Desk(Running):
     async def _settle(
         self, today: Today, reasons: Sequence[str], justification: str, *, claim: bool, leg: _Leg | None = None
     ) -> _Settled:
+        asked = today.asked
         for _ in range(ATTEMPTS):  # each further round means that another worker moved the same effect meanwhile
             taken = []
             if leg is not None:  # answers to nothing need no approval
@@ -227,7 +232,9 @@ class Desk(Running):
                 if isinstance(going, Hold):
                     return _Settled(going.filed.ticket, going.why)
                 taken.append(self._leg_of(going.filed, leg[1].use))
-            found, mine = await self._looks.of_effect(today.asked)
+            found, mine = await self._looks.share(
+                effect_of(asked), lambda ledger: ledger.of_effect(asked, self._clock())
+            )
             today = replace(today, now=self._clock())
             match weigh(found, today):
                 case Hold(why, filed):
@@ -272,8 +279,8 @@ class Desk(Running):
     async def _take(self, key: str, taken: Sequence[_Taken]) -> bool:
         """Take all of it, or nothing, in one transaction; `key` is what others of this worker would take as well."""
         now = self._clock()
-        strange = [use.use_id for _, use, _, _ in taken if use.use_id not in self._held]
-        self._held |= {use.use_id: ticket for ticket, use, _, _ in taken if use.use_id in strange}
+        claims = {use.use_id: ticket for ticket, use, _, _ in taken}
+        self._held |= {use_id: ticket for use_id, ticket in claims.items() if use_id not in self._held}
 
         async def work(ledger: Ledger) -> bool:
             for number, (_, _, _, take) in enumerate(taken):
@@ -293,11 +300,12 @@ class Desk(Running):
             if self._claiming.get(key) is claiming:  # a later look may have begun a claim of its own
                 del self._claiming[key]
             if not claimed:
-                for use_id in strange:
-                    self._held.pop(use_id, None)
+                for use_id, ticket in claims.items():
+                    if self._held.get(use_id) is ticket:  # a leg may be held already, by whoever was faster
+                        del self._held[use_id]
         if not claimed:
             return False
-        self._held |= {use.use_id: ticket for ticket, use, _, _ in taken}
+        self._held |= claims
         try:
             for ticket, use, verb, _ in taken:
                 await self._record(Transition(ticket, verb, ITSELF, now, use_id=use.use_id, leg=use.leg))

@@ -1,0 +1,304 @@
+"""The desk, leg by leg: a use that waits for an answer is continued once, by its ticket's rules of that moment."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from approvals.approvers import LOCAL, Person, local_person
+from approvals.ticket import Asked, Claimed, Held, MovedOn, NotHeld, Origin, Run, StoreUnavailable, Terms
+from tests.support.approvals import ALICE, BOB, ISSUER, TERMS, Bench, bench, effect
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Bench]:
+    """A desk on a file of its own."""
+    async with bench(tmp_path / "approvals.db", issuers=[ISSUER]) as made:
+        yield made
+
+
+async def waiting(it: Bench, terms: Terms = TERMS) -> Claimed:
+    """An approved call whose server asked for input -> its use, at the leg that waits."""
+    await it.approved(terms=terms)
+    return await ask(it, await it.claimed(terms=terms))
+
+
+async def ask(it: Bench, use: Claimed) -> Claimed:
+    """The server asks -> the use at its next leg."""
+    await it.desk.sent(use)
+    await it.desk.finish(use, Run.WAITING)
+    return dataclasses.replace(use, leg=use.leg + 1, answers=None)
+
+
+async def go_on(it: Bench, use: Claimed, terms: Terms | None = TERMS, asked: Asked | None = None) -> Claimed | str:
+    """The use that goes on, or why it does not."""
+    settled = await it.desk.go_on(effect() if asked is None else asked, Origin(use, terms), claims={})
+    return settled.why if isinstance(settled, Held) else settled
+
+
+async def shown(it: Bench, use: Claimed, who: Person = BOB) -> tuple[str, list[str]]:
+    """A ticket's state, and its runs."""
+    ticket = await it.desk.show(who, use.ticket_id)
+    return ticket["state"], [run["state"] for run in ticket["runs"]]
+
+
+async def test_the_story_of_a_call_that_is_asked_twice(it: Bench) -> None:
+    """Each leg has its number in the record; the last one makes the ticket `used`."""
+    use = await waiting(it)
+    assert (await it.held()).why == "waiting"
+    for _ in range(2):
+        gone_on = await go_on(it, use)
+        assert isinstance(gone_on, Claimed)
+        assert (gone_on.use_id, gone_on.leg) == (use.use_id, use.leg)
+        assert gone_on.expires_at == it.clock.now + TERMS.ttl_s
+        assert (await it.held()).why == "in_flight"
+        last, use = gone_on, await ask(it, gone_on)
+    last = await go_on(it, use)  # type: ignore[assignment]
+    await it.desk.sent(last)
+    await it.desk.finish(last, Run.EXECUTED)
+    assert await shown(it, last) == ("used", ["executed"])
+    assert [(move.verb, move.leg) for move in it.journal.kept if move.use_id] == [
+        *(("claim", 0), ("sent", 0), ("waiting", 1)),
+        *(("continue", 1), ("sent", 1), ("waiting", 2)),
+        *(("continue", 2), ("sent", 2), ("waiting", 3)),
+        *(("continue", 3), ("sent", 3), ("executed", 3)),
+    ]
+    for leg in range(5):
+        assert await go_on(it, dataclasses.replace(last, leg=leg)) == "continued"
+    assert (await it.held()).why == "pending"
+
+
+async def test_a_hundred_parallel_continuations_are_one(tmp_path: Path) -> None:
+    """APR-02: over two desks that share the file one goes on; each loser knows within a second."""
+    async with bench(tmp_path / "a.db") as one, bench(tmp_path / "a.db", clock=one.clock, owner="other") as other:
+        use = await waiting(one)
+        slowest: list[float] = []
+
+        async def attempt(it: Bench) -> Claimed | str:
+            began = time.perf_counter()
+            found = await go_on(it, use)
+            slowest.append(time.perf_counter() - began)
+            return found
+
+        found = await asyncio.gather(*(attempt(it) for it in [one, other] * 50))
+        assert Counter("claimed" if isinstance(each, Claimed) else each for each in found) == {
+            "claimed": 1,
+            "in_flight": 99,
+        }
+        assert max(slowest) < 1
+
+
+async def test_leases_of_a_leg_are_renewed_by_its_holder_alone(tmp_path: Path) -> None:
+    """Whoever lost the race for a leg does not count as holding it, and whoever won does."""
+    async with bench(tmp_path / "a.db") as one, bench(tmp_path / "a.db", clock=one.clock, owner="other") as other:
+        use = await waiting(one)
+        found = await asyncio.gather(*(go_on(it, use) for it in [one, other] * 10))
+        (held,) = [each for each in found if isinstance(each, Claimed)]
+        for _ in range(3):
+            one.clock.now += 250
+            for it in (one, other):
+                await it.desk.renew()
+                await it.desk.sweep()
+        winner = one if held in found[::2] else other
+        await winner.desk.sent(held)
+        await winner.desk.finish(held, Run.EXECUTED)
+        assert await shown(one, use) == ("used", ["executed"])
+
+
+async def test_a_use_that_waits_has_no_lease(it: Bench) -> None:
+    """It waits for a person at the caller's side: as long as its ticket lives, over restarts of every worker."""
+    use = await waiting(it)
+    it.clock.now += TERMS.ttl_s - 1
+    assert await it.desk.reconcile("ostiary") == 0
+    assert await it.desk.sweep() == 0
+    assert isinstance(await go_on(it, use), Claimed)
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+@pytest.mark.parametrize("noticed_by", ["sweep", "call"])
+async def test_a_call_that_waits_ends_with_its_ticket(it: Bench, noticed_by: str, uses: int) -> None:
+    """It never completed: `abandoned`, and the same call is asked anew."""
+    terms = dataclasses.replace(TERMS, uses=uses)
+    use = await waiting(it, terms)
+    it.clock.now += TERMS.ttl_s
+    assert await go_on(it, use, terms) == "expired"
+    if noticed_by == "sweep":
+        assert await it.desk.sweep() == uses  # with a use left the ticket itself expires as well
+    assert (await it.held(terms=terms)).why == "pending"
+    assert await shown(it, use) == ("used" if uses == 1 else "expired", ["abandoned"])
+    assert await go_on(it, use, terms) == ("continued" if uses == 1 else "expired")
+
+
+async def test_a_leg_that_lost_its_worker_is_unknown(it: Bench) -> None:
+    """APR-13: a crash in the middle of a leg is like one in the middle of a call: never run again by itself."""
+    for sent in (False, True):
+        use = await waiting(it)
+        gone_on = await go_on(it, use)
+        assert isinstance(gone_on, Claimed)
+        if sent:
+            await it.desk.sent(gone_on)
+        after = Bench(it.store, clock=it.clock)
+        assert await after.desk.reconcile("ostiary") == 1
+        assert await go_on(after, use) == "unknown"
+        assert (await after.held()).why == "unknown"
+        await after.desk.act("resolve", BOB, use.ticket_id, comment="it did not run")
+        assert await go_on(after, use) == "continued"
+
+
+async def test_a_lapsed_lease_of_a_leg_is_noticed_by_whoever_asks(it: Bench) -> None:
+    """Also without a sweep nothing is taken for running that nobody holds."""
+    use = await waiting(it)
+    assert isinstance(await go_on(it, use), Claimed)
+    assert await go_on(it, use) == "in_flight"
+    it.clock.now += 301
+    assert await go_on(it, use) == "unknown"
+
+
+async def test_a_leg_is_given_back_as_a_leg_and_never_as_a_use(it: Bench) -> None:
+    """Nothing of this leg left, but an earlier one ran: the same leg waits again, and no further call is granted."""
+    use = await waiting(it)
+    for sent in (False, True):
+        gone_on = await go_on(it, use)
+        assert isinstance(gone_on, Claimed)
+        if sent:
+            await it.desk.sent(gone_on)
+        await it.desk.restore(gone_on)
+        assert (await it.desk.show(BOB, use.ticket_id))["uses_left"] == 0
+        assert (await it.held()).why == "waiting"
+    gone_on = await go_on(it, use)
+    assert isinstance(gone_on, Claimed)
+    await it.desk.restore(dataclasses.replace(gone_on, leg=0))
+    assert (await it.desk.show(BOB, use.ticket_id))["uses_left"] == 0
+    await it.desk.sent(gone_on)
+    await it.desk.finish(gone_on, Run.EXECUTED)
+    await it.desk.restore(gone_on)
+    assert await shown(it, use) == ("used", ["executed"])
+
+
+async def test_a_revocation_stops_a_leg_up_to_its_sending(it: Bench) -> None:
+    """Between the continuation and the sending, and while it waits; there the use has ended with it."""
+    use = await waiting(it)
+    gone_on = await go_on(it, use)
+    assert isinstance(gone_on, Claimed)
+    await it.desk.act("revoke", BOB, use.ticket_id)
+    with pytest.raises(NotHeld):
+        await it.desk.sent(gone_on)
+    await it.desk.restore(gone_on)
+    assert await go_on(it, use) == "revoked"
+    assert (await it.held()).why == "pending"
+    assert await shown(it, use) == ("revoked", ["abandoned"])
+
+
+async def test_who_approved_is_weighed_again(it: Bench) -> None:
+    """The approvers by today's terms and the claims of then; nobody who asks today may be among them."""
+    use = await waiting(it)
+    assert await go_on(it, use, asked=effect(tool_digest="tool-2")) == "tool_changed"
+    assert await shown(it, use) == ("revoked", ["abandoned"])
+    use = await waiting(it)
+    acting = {"act": {"iss": BOB.issuer, "sub": BOB.subject}}
+    settled = await it.desk.go_on(effect(), Origin(use, TERMS), claims=acting)
+    assert isinstance(settled, Held)
+    assert settled.why == "approvers_changed"
+    assert await shown(it, use) == ("revoked", ["abandoned"])
+
+
+async def test_a_local_approval_counts_for_a_leg_only_while_it_may(tmp_path: Path) -> None:
+    """`local_approve` turned off between the legs: the approval would not do today."""
+    async with bench(tmp_path / "a.db", local_approve=True) as it:
+        await it.approved(by=local_person(0, "here"))
+        use = await ask(it, await it.claimed())
+        assert use.ticket_id
+        strict = Bench(it.store, clock=it.clock)
+        for terms in (None, TERMS):
+            assert await go_on(strict, use, terms) in ("approvers_changed", "revoked")
+        assert LOCAL in (await it.desk.show(BOB, use.ticket_id))["decisions"][0]["by"]
+
+
+async def test_terms_that_were_tightened_are_noticed(it: Bench) -> None:
+    """A shorter life ends a call that waits; its own use is no reason to call it used up."""
+    use = await waiting(it)
+    it.clock.now += 100
+    gone_on = await go_on(it, use)
+    assert isinstance(gone_on, Claimed)
+    await it.desk.restore(gone_on)
+    assert await go_on(it, use, dataclasses.replace(TERMS, ttl_s=100)) == "terms_tightened"
+
+
+async def test_answers_are_taken_together_with_their_leg(it: Bench) -> None:
+    """Both or neither: without the leg no ticket is opened, and a leg that went on leaves the approval unused."""
+    use = await waiting(it)
+    answers = effect({"amount": 100, "sure": True})
+    origin = Origin(use, TERMS)
+    ticket = await it.approved(answers, origin=origin)
+    both = await it.claimed(answers, origin=origin)
+    assert (both.use_id, both.leg) == (use.use_id, 1)
+    assert both.answers is not None
+    assert both.answers.ticket_id == ticket
+    await it.desk.restore(both)
+    assert (await it.held()).why == "waiting"
+    assert (await it.desk.show(BOB, ticket))["uses_left"] == 1
+    alone = await go_on(it, use)
+    assert isinstance(alone, Claimed)
+    assert (await it.held(answers, origin=origin)).why == "in_flight"
+    following = await ask(it, alone)
+    opened = it.journal.verbs.count("request")
+    for other in (answers, effect({"amount": 100, "sure": False})):
+        assert (await it.held(other, origin=origin)).why == "continued"
+    assert it.journal.verbs.count("request") == opened
+    assert (await it.desk.show(BOB, ticket))["uses_left"] == 1
+    assert isinstance(await go_on(it, following), Claimed)
+
+
+@pytest.mark.parametrize(
+    ("run", "theirs"), [(Run.UNKNOWN, "unknown"), (Run.FAILED, "failed"), (Run.WAITING, "executed")]
+)
+async def test_both_uses_end_together(it: Bench, run: Run, theirs: str) -> None:
+    """What is unknown of the call is unknown of its answers; a further question is an answer to them."""
+    use = await waiting(it)
+    answers, origin = effect({"amount": 100, "sure": True}), Origin(use, TERMS)
+    await it.approved(answers, origin=origin)
+    both = await it.claimed(answers, origin=origin)
+    assert both.answers is not None
+    await it.desk.sent(both)
+    await it.desk.finish(both, run)
+    assert (await shown(it, both))[1] == [run.value]
+    assert (await shown(it, both.answers))[1] == [theirs]
+
+
+async def test_neither_is_sent_when_one_was_revoked(it: Bench) -> None:
+    """The approval of the answers can be taken back as long as they were not sent; the call then waits again."""
+    use = await waiting(it)
+    answers, origin = effect({"amount": 100, "sure": True}), Origin(use, TERMS)
+    ticket = await it.approved(answers, origin=origin)
+    both = await it.claimed(answers, origin=origin)
+    await it.desk.act("revoke", BOB, ticket)
+    with pytest.raises(NotHeld):
+        await it.desk.sent(both)
+    await it.desk.restore(both)
+    assert (await shown(it, use))[1] == ["waiting"]
+    assert (await it.held(answers, origin=origin)).why == "pending"
+    assert isinstance(await go_on(it, use), Claimed)
+
+
+async def test_a_continuation_without_its_record_is_none(it: Bench) -> None:
+    """Nothing runs that is not recorded: the use ends as `failed`, and is not given back."""
+    use = await waiting(it)
+    it.journal.broken = StoreUnavailable("full")
+    with pytest.raises(StoreUnavailable):
+        await go_on(it, use)
+    it.journal.broken = None
+    assert await go_on(it, use) == "continued"
+    assert await shown(it, use) == ("used", ["failed"])
+
+
+async def test_asking_ahead_for_a_call_that_waits_says_so(it: Bench) -> None:
+    """The approvals API opens no second ticket either."""
+    await waiting(it)
+    with pytest.raises(MovedOn, match="waiting"):
+        await it.desk.request(ALICE, effect(), TERMS, reasons=(), mask=())
