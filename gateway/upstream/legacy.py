@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from gateway.contract.guard import guard_answer
+from gateway.contract.guard import Guarded, guard_answer
 from gateway.contract.passage import Admitted, Call, Identity, Server
 from gateway.contract.past import (
     LISTS,
@@ -22,7 +22,7 @@ from gateway.contract.past import (
     own_answer,
     present_answer,
 )
-from gateway.contract.refusals import Refused
+from gateway.contract.refusals import INVALID_PARAMS, METHOD_NOT_FOUND, Refused
 from gateway.contract.stream import StreamLimits, TooLarge
 from gateway.upstream.http import HttpUpstream, Whole, read_error, request_tail, result_of
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
@@ -182,7 +182,8 @@ class LegacyUpstream:
         """The session if its server still knows it, else a new one in its place. Raises with `sent` false."""
         call = self.sessions.question("ping", {})
         try:
-            await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.answer_s)
+            found = await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.answer_s)
+            _check_known(*found)
         except UpstreamFault as fault:
             self.sessions.leave(session)
             if not self._is_lost(session, fault):
@@ -217,7 +218,10 @@ class LegacyUpstream:
                 answer = PastAnswer(self.sessions, session, exchange, (call, asked), self._stream_limits)
                 return answer
             error = await read_error(exchange, asked)
-            return Whole(error.status, error.replica, present_answer(call, guard_answer(asked, error.body)))
+            guarded = guard_answer(asked, error.body)
+            if call.method in LISTS:
+                _check_known(exchange, guarded)
+            return Whole(error.status, error.replica, present_answer(call, guarded))
         except (asyncio.CancelledError, UpstreamTimeout):
             if not notification:
                 self.sessions.call_off(session, request_id)
@@ -230,9 +234,20 @@ class LegacyUpstream:
         call = self.sessions.question(method, params)
         try:
             found = await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.inquire_s)
+            _check_known(*found)
         finally:
             self.sessions.leave(session)
         return result_of(call, *found)
+
+
+def _check_known(exchange: Exchange, guarded: Guarded) -> None:
+    """Raise `UpstreamInvalid` for an error that names the request and yet may be that of an unknown session.
+
+    Some servers copy the request's id into it. That the method or a parameter is wrong is an answer all the same.
+    """
+    if exchange.status in LOST and guarded.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
+        detail = f"status {exchange.status}: error {guarded.code}"
+        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica, status=exchange.status)
 
 
 def _principal(identity: Identity) -> Who:

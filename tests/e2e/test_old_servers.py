@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema_rs
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -182,6 +183,30 @@ async def test_server_everything_answers_a_modern_client(
         assert {server.url for server in everything} <= served
 
 
+SCHEMA = json.loads((FOLDER.parent / "vectors/mcp-2026-07-28.schema.json").read_text())
+RESULTS = {
+    "DiscoverResult": body("server/discover"),
+    "ListToolsResult": body("tools/list"),
+    "ListPromptsResult": body("prompts/list"),
+    "ListResourcesResult": body("resources/list"),
+    "ReadResourceResult": body("resources/read", {"uri": ARCHITECTURE}),
+    "GetPromptResult": body("prompts/get", {"name": "args-prompt", "arguments": {"city": "Turin"}}),
+    "CallToolResult": call("get-sum", {"a": 1, "b": 2}),
+}
+
+
+async def test_its_answers_are_of_this_revision(everything: list[OldServer], tmp_path: Path) -> None:
+    """Each result fits the official schema of 2026-07-28, under the id that was asked with."""
+    async with gateway(tmp_path, "2025-11-25", everything=everything) as stack:
+        for name, asked in RESULTS.items():
+            answer = await stack.post("everything", {**asked, "id": name})
+            events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+            message = json.loads(events[-1] if events else answer.text)
+            assert message["id"] == name, message
+            check = jsonschema_rs.validator_for({**SCHEMA, "$ref": f"#/$defs/{name}"})
+            assert [error.message for error in check.iter_errors(message["result"])] == []
+
+
 async def test_the_typescript_client_reaches_it_as_well(everything: list[OldServer], tmp_path: Path) -> None:
     """The other official client, unmodified: it asks for this revision and finds nothing missing."""
     node = shutil.which("node")
@@ -211,8 +236,8 @@ async def test_the_typescript_client_reaches_it_as_well(everything: list[OldServ
 async def test_a_server_on_the_1x_line_answers_a_modern_client(
     sdk: list[OldServer], tmp_path: Path, version: str
 ) -> None:
-    """With sessions (two replicas, no affinity) and without: each call runs once and has its own answer."""
-    async with gateway(tmp_path, version, kept=sdk[:2], bare=sdk[2:]) as stack:
+    """With sessions (two replicas, two workers, no affinity) and without: each call runs once, with its answer."""
+    async with gateway(tmp_path, version, workers=2, kept=sdk[:2], bare=sdk[2:]) as stack:
         for name in ("kept", "bare"):
             async with connect(stack, name) as client:
                 assert client.server_info is not None

@@ -214,11 +214,17 @@ async def test_equal_ids_of_concurrent_calls_are_never_mixed_up(
     assert len(set(past.ran)) == 3
 
 
+def _copies_the_id(exchange: Exchange) -> bytes:
+    return http(400, rpc(exchange, error={"code": -32000, "message": "Bad Request: No valid session ID provided"}))
+
+
 @pytest.mark.parametrize(
-    "lost", [stranger(404), stranger(400), stranger(404, "text/plain")], ids=["404", "400", "text"]
+    "lost",
+    [lambda _: stranger(404), lambda _: stranger(400), lambda _: stranger(404, "text/plain"), _copies_the_id],
+    ids=["404", "400", "text", "copied-id"],
 )
 async def test_a_lost_session_costs_no_call(
-    past: PastServer, wire: ScriptedUpstream, connect: Open, lost: bytes
+    past: PastServer, wire: ScriptedUpstream, connect: Open, lost: Callable[[Exchange], bytes]
 ) -> None:
     """The server forgot all sessions: a call finds out before it is sent, a list afterwards; each has one answer."""
     past.lost = lost
@@ -279,6 +285,36 @@ async def test_an_error_with_the_calls_own_id_is_an_answer(
         message = orjson.loads(await told(upstream, ask("x", method=method, kind=kind)))
         assert message == {"jsonrpc": "2.0", "id": "x", "error": error}
     assert upstream.sessions.lost == 0
+
+
+@pytest.mark.parametrize("how", ["reset", "closed", "cut", "cut-stream", "garbage", "500"])
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+async def test_what_breaks_is_not_sent_again(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, how: str, method: str
+) -> None:
+    """Whatever becomes of a request that arrived: one request, and a fault that says it was sent."""
+    upstream = connect(wire)
+
+    async def broken(exchange: Exchange) -> None:
+        past.ran.append(exchange.id)
+        if how == "reset":
+            exchange.reset()
+        elif how == "closed":
+            exchange.writer.close()
+        elif how == "cut":
+            await exchange.send(http(200, rpc(exchange, {}))[:-5])
+            exchange.writer.close()
+        elif how == "cut-stream":
+            await exchange.send(SSE_HEAD + chunk(event(rpc(exchange, {}))[:-5]))
+            exchange.reset()
+        else:
+            await exchange.send(http(500 if how == "500" else 200, b"no"))
+
+    past.hooks[method] = broken
+    with pytest.raises(UpstreamFault) as caught:
+        await told(upstream, ask(method=method, kind="list" if method == "tools/list" else "tool"))
+    assert caught.value.sent
+    assert len(past.ran) == 1
 
 
 async def test_a_list_is_asked_for_twice_at_most(past: PastServer, wire: ScriptedUpstream, connect: Open) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class PastServer:
 
     keeps_sessions: bool = True
     version: str = "2025-06-18"
-    lost: bytes = field(default_factory=stranger)
+    lost: Callable[[Exchange], bytes] = lambda _: stranger()
     name: str = "s"
     hooks: dict[str, Script] = field(default_factory=dict)
     known: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ class PastServer:
         elif method == "initialize":
             await self.welcome(exchange)
         elif self.keeps_sessions and session not in self.known:
-            await exchange.send(self.lost)
+            await exchange.send(self.lost(exchange))
         elif method == "DELETE":
             self.known.remove(session)
             await exchange.send(http(200, kind=""))
