@@ -257,8 +257,8 @@ def retell_refusal(refused: Refused, reply: Reply) -> Reply:
         message["result"].pop("resultType")
     else:
         message["error"] = _retell_error(message["error"])
-        if (ticket := refused.data.get("ticket")) is not None:
-            message["error"]["message"] += f" {ticket['page']}"
+        if page := refused.data.get("ticket", {}).get("page"):
+            message["error"]["message"] += f" {page}"
     status = reply.status
     if refused.refusal not in _OWN_STATUS and refused.refusal.value.challenge is None:
         if "id" in message:

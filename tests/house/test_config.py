@@ -98,6 +98,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("servers", {"a": {"path": "/a", "replicas": ["http://u:p@h/"]}}, "servers.a.replicas.0"),
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "issuers": ["https://other"]}}, "servers.a.issuers"),
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "allowed_origins": ["*"]}}, "allowed_origins.0"),
+    ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "quirks": ["any"]}}, "servers.a.quirks.0"),
+    (
+        "servers",
+        {"a": {"path": "/a", "replicas": ["http://h/"], "quirks": ["session_without_version"]}},
+        "legacy_clients",
+    ),
     ("servers", {n: {"path": "/a", "replicas": ["http://h/"]} for n in "ab"}, "servers.b.path"),
     ("approvals", {"issuers": ["https://other"]}, "approvals.issuers"),
     ("approvals", {"database": "mysql://h/d"}, "database"),

@@ -113,3 +113,14 @@ def test_a_configuration_is_in_order_or_not(tmp_path: Path, monkeypatch: pytest.
     bad = check(tmp_path, monkeypatch)
     lines = [json.loads(line) for line in bad.output.splitlines() if '"configuration"' in line]
     assert [(one["ok"], "OSTIARY_SEAL_KEYS" in one["detail"]) for one in lines] == [(False, True)]
+
+
+def test_who_is_served_besides_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older clients and tolerated quirks are in order, named by server, and not there unless they are on."""
+    assert not findings(check(tmp_path, monkeypatch)).keys() & {"legacy clients", "quirks"}
+    monkeypatch.setenv("OSTIARY_SERVERS__FILES__LEGACY_CLIENTS", "true")
+    monkeypatch.setenv("OSTIARY_SERVERS__FILES__QUIRKS", '["session_without_version", "accept_json_only"]')
+    told = check(tmp_path, monkeypatch)
+    assert told.exit_code == 0
+    assert findings(told)["legacy clients"] == (True, "served by files")
+    assert findings(told)["quirks"] == (True, "tolerated by files: accept_json_only, session_without_version")
