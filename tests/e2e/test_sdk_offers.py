@@ -216,7 +216,11 @@ async def test_what_is_offered_is_what_can_be_had(tmp_path: Path) -> None:
         argument = {"name": "account", "value": "pay"}
         found = await client.complete(PromptReference(type="ref/prompt", name="report"), argument)
         assert found.completion.values == ["ref/prompt pay"]
+        template = ResourceTemplateReference(type="ref/resource", uri=TEMPLATE)
+        found = await client.complete(template, {"name": "name", "value": "on"})
+        assert found.completion.values == ["ref/resource on"]
         before = len(looking.of("completion/complete"))
+        await refused(40302, client.complete(template, {"name": "name", "value": "../../etc/"}))
         await refused(40302, client.complete(PromptReference(type="ref/prompt", name="hidden"), argument))
         for uri in ("file:///etc/{name}.conf", "file:///srv/data/other/{name}"):
             await refused(40302, client.complete(ResourceTemplateReference(type="ref/resource", uri=uri), argument))

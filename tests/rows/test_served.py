@@ -61,9 +61,11 @@ def test_a_name_may_be_encoded_and_a_literal_is_itself(house: House, name: str, 
     assert json.loads(seen.body)["params"]["name"] == name
 
 
-def test_a_name_where_none_is_mirrored_steers_nothing(house: House) -> None:
-    """HDR-13: `Mcp-Name` on tools/list leads to the same decision and the same answer as without it."""
-    plain, named = house.good(listing()), house.good(listing()).line(NAME, b"hidden")
+@pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list", "server/discover"])
+@pytest.mark.parametrize("name", [b"hidden", b"read", b"=?base64?cmVhZA==?=", b"=?base64?x?="])
+def test_a_name_where_none_is_mirrored_steers_nothing(house: House, method: str, name: bytes) -> None:
+    """HDR-13: `Mcp-Name` on a list leads to the same decision and the same answer as without it."""
+    plain, named = house.good(listing(method)), house.good(listing(method)).line(NAME, name)
     assert house.ask(plain).body == house.ask(named).body
 
 
@@ -78,7 +80,8 @@ FORGED = {
     b"X-Forwarded-Proto": b"https", b"X-Forwarded-User": b"root", b"Forwarded": b"for=10.0.0.1",
     b"X-Real-IP": b"10.0.0.1",
     b"Proxy-Authorization": b"Basic cm9vdDpyb290", b"Mcp-Session-Id": b"stolen", b"Last-Event-ID": b"7",
-    b"Via": b"1.1 evil", b"X-Http-Method-Override": b"DELETE", b"Traceparent": b"not one", b"Te": b"trailers",
+    b"Via": b"1.1 evil", b"X-Http-Method-Override": b"DELETE", b"Traceparent": b"not one",
+    b"Baggage": b"not one", b"Tracestate": b"a=1", b"Te": b"trailers",
     b"Accept-Encoding": b"gzip", b"X-Original-Url": b"/admin", b"Priority": b"u=0", b"User-Agent": b"curl",
 }  # fmt: skip
 
@@ -102,6 +105,19 @@ def test_nothing_of_the_callers_own_headers_travels(house: House) -> None:
     assert house.query not in told
     assert house.token() not in told
     assert seen.body == ask.body
+
+
+def test_a_trace_is_the_only_thing_that_travels(house: House) -> None:
+    """HDR-14: what is valid of trace context and baggage goes on as it came; no other header does."""
+    parent = b"00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
+    ask = house.good().more(b"Traceparent", parent).more(b"Baggage", b"a=1").more(b"X-Request-Id", b"1")
+    seen = seen_of(
+        house, ask.more(b"Trace_Parent", parent).more(b"baggage", b"b=2").more(b"Correlation-Context", b"c=3")
+    )
+    assert seen.values("traceparent") == [parent.decode()]
+    assert seen.values("baggage") == ["a=1,b=2"]
+    names = {name.lower() for name, _ in seen.headers}
+    assert not {"x-request-id", "trace_parent", "correlation-context", "tracestate"} & names
 
 
 @pytest.mark.parametrize("name", [b"Mcp_Name", b"Mcp.Name", b"mcp_method"])

@@ -112,9 +112,11 @@ targets contains ["prompts", input.request.arguments.ref.name] if {
 	input.request.arguments.ref.type == "ref/prompt"
 }
 
-targets contains ["resources", input.request.arguments.ref.uri] if {
+targets contains [kind, uri] if {
 	method == "completion/complete"
 	input.request.arguments.ref.type == "ref/resource"
+	uri := input.request.arguments.ref.uri
+	kind := kind_of(uri)
 }
 
 targets contains ["resources", uri] if {
@@ -198,6 +200,8 @@ refusal_of(place, id, found) := reason if {
 absence("tools", _) := "tool_not_listed"
 
 absence("prompts", _) := "prompt_not_listed"
+
+absence("templates", _) := "resource_not_listed"
 
 absence("methods", _) := "method_not_listed"
 
@@ -300,6 +304,16 @@ find("resources", uri) := below(uri) if {
 	not named("resources", uri)
 	normal(uri)
 }
+
+# A template: what stands before its first variable must lie below a key.
+find("templates", id) := below(literal) if {
+	literal := split(id, "{")[0]
+	normal(literal)
+}
+
+kind_of(uri) := "templates" if contains(uri, "{")
+
+kind_of(uri) := "resources" if not contains(uri, "{")
 
 # The longest key that covers the URI decides, so that a part of what is open can be closed.
 below(uri) := server.resources[key] if {
@@ -407,9 +421,4 @@ visible := [candidate.id |
 
 shown(place, id) := find(place, id) if method != "resources/templates/list"
 
-# A template: what stands before its first variable must lie below a key.
-shown("resources", id) := below(literal) if {
-	method == "resources/templates/list"
-	literal := split(id, "{")[0]
-	normal(literal)
-}
+shown(_, id) := find("templates", id) if method == "resources/templates/list"

@@ -246,6 +246,20 @@ test_completion_needs_what_it_completes if {
 	denied(decide(ask("completion/complete", null, file)), "resource_not_listed")
 }
 
+test_completion_of_a_template_is_that_of_what_it_begins_with if {
+	open := {"ref": {"type": "ref/resource", "uri": "file:///srv/data/{+path}"}}
+	shut := {"ref": {"type": "ref/resource", "uri": "file:///etc/{name}"}}
+	loose := {"ref": {"type": "ref/resource", "uri": "file:///srv/data{name}"}}
+	data_ := {"files": {"methods": {"completion/complete": {}}, "resources": {"file:///srv/data/": {}}}}
+	decide_on(data_, open).effect == "allow"
+	denied(decide_on(data_, shut), "resource_not_listed")
+	denied(decide_on(data_, loose), "resource_not_listed")
+}
+
+decide_on(data_, ref) := decision if {
+	decision := authz.decision with input as ask("completion/complete", null, ref) with data.mcp.authz.servers as data_
+}
+
 test_completion_asks_for_all_scopes if {
 	ref := {"ref": {"type": "ref/prompt", "name": "greet"}}
 	{scope | some scope in decide(ask("completion/complete", null, ref)).scopes} == {"mcp:use", "complete", "prompts:use"}
