@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	$$p -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 JOBS ?= 2
+FUZZ_S ?= 60
 SOURCES := gateway policies approvals tests
 
-.PHONY: help demo tour test check format bench soak clean
+.PHONY: help demo tour test check format bench fuzz soak clean
 
 help: ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -47,6 +48,13 @@ format: $(VENV)/.dev ## Put the sources into form
 
 bench: $(VENV)/.dev ## Throughput and latency beside nginx and a bare proxy, in one run
 	$(BIN)/python -m tests.bench.run
+
+$(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
+	@touch $@
+
+fuzz: $(VENV)/.fuzz ## Fuzzing, FUZZ_S seconds a target; what is found stays in tests/vectors/fuzz
+	$(BIN)/python -m tests.fuzz.campaign --seconds $(FUZZ_S)
 
 soak: $(VENV)/.dev ## The requirement rows at their whole size
 	$(BIN)/python -m pytest -m soak --timeout=3600 -p no:randomly

@@ -161,13 +161,20 @@ class Pins:
     # ------------------------------------------------------------------ the file
 
     async def _look_after(self, file: Path) -> None:
+        """Read what changed; what can't be read twice in a row is an alarm."""
+        doubted = False
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 found = await asyncio.to_thread(self._read, file)
             except (OSError, PinsUnreadable) as error:
-                self._alarm(str(error), file)
+                if doubted:
+                    self._alarm(str(error), file)
+                else:  # somebody may be writing it at this moment
+                    self._mark = _GONE
+                doubted = True
             else:
+                doubted = False
                 if found is not None:
                     self._take(*found)
 

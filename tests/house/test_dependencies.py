@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 OLD = "tests/e2e/old_sdk/requirements.lock"
+ALL_LOCKS = (*LOCKS, OLD, "requirements-fuzz.lock")
 FLOORS = {"starlette": (1, 3, 1), "h11": (0, 16), "pyjwt": (2, 13), "orjson": (3, 11, 6)}
 
 
@@ -27,7 +28,7 @@ def test_no_package_is_below_its_floor(lock: str) -> None:
         assert versions[package] >= floor, package
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, OLD])
+@pytest.mark.parametrize("lock", ALL_LOCKS)
 def test_everything_is_hashed_and_nothing_is_located(lock: str) -> None:
     """Each requirement carries hashes; no index line and no address is kept."""
     text = (ROOT / lock).read_text()

@@ -36,7 +36,9 @@ class Pinned:
     def accept(self, *definitions: dict[str, Any]) -> None:
         """These, and no others, are accepted."""
         pinned = {one["name"]: Pin(one, digest_definition(one), "local:0@host", "x") for one in definitions}
-        self.file.write_bytes(write_pins({SERVER.name: pinned}))
+        beside = self.file.with_name("next")
+        beside.write_bytes(write_pins({SERVER.name: pinned}))
+        beside.replace(self.file)
 
     async def accepted(self, *definitions: dict[str, Any]) -> None:
         """The same, and wait until it is in force."""

@@ -34,6 +34,13 @@ def pins_of(*tools: Tool, servers: tuple[str, ...] = ("strict", "soft")) -> byte
     return write_pins(dict.fromkeys(servers, pinned))
 
 
+def put(file: Path, text: bytes) -> None:
+    """As a ConfigMap changes: another file takes the name, at once."""
+    beside = file.with_name("next")
+    beside.write_bytes(text)
+    beside.replace(file)
+
+
 @dataclass
 class Told:
     """What the keeper wrote down and counted."""
@@ -101,19 +108,16 @@ async def test_a_judgement_follows_the_file(tmp_path: Path) -> None:
     async with kept(file) as (pins, told):
         assert shown(pins, "strict", tool()) == (False, "new")
         for number in range(1, 4):
-            file.write_bytes(pins_of(tool()))
+            put(file, pins_of(tool()))
             await until(lambda: shown(pins, "strict", tool()) == (True, ""))
-            # As a ConfigMap changes: another file takes the name.
-            beside = tmp_path / "next"
-            beside.write_bytes(pins_of(tool(description="x")))
-            beside.replace(file)
+            put(file, pins_of(tool(description="x")))
             await until(lambda: shown(pins, "strict", tool()) == (False, "changed"))
             assert len(told.of("pins_loaded")) == 2 * number
         assert told.of("pins_loaded")[-1]["moved"] == 2
         # A judgement that was made before is made anew.
         old = pins.judge("strict", tool(description="x"))
         assert old.pinned
-        file.write_bytes(pins_of())
+        put(file, pins_of())
         await until(lambda: shown(pins, "strict", old) == (False, "new"))
 
 
@@ -128,13 +132,13 @@ async def test_a_broken_file_keeps_the_pins_that_were_good(tmp_path: Path, broke
             if broken is None:
                 file.unlink()
             else:
-                file.write_bytes(broken)
+                put(file, broken)
             await until(lambda: not pins.healthy)
             await asyncio.sleep(0.1)
             assert shown(pins, "strict", tool()) == (True, "")
             assert shown(pins, "strict", tool(description="evil")) == (False, "changed")
             assert len(told.of("pins_not_read")) == 1
-            file.write_bytes(pins_of(tool(description="x")))
+            put(file, pins_of(tool(description="x")))
             await until(lambda: pins.healthy and shown(pins, "strict", tool(description="x")) == (True, ""))
     assert [line["log_level"] for line in lines if line["event"] == "pins_not_read"] == ["error"]
 
@@ -195,7 +199,7 @@ async def test_each_deviation_is_told_once(tmp_path: Path) -> None:
             pins.met("strict", [tool(description="y")])
             assert len(told.of("definitions_deviate")) == 4
             # After it was accepted, the way back is a change.
-            file.write_bytes(pins_of(changed, new))
+            put(file, pins_of(changed, new))
             await until(lambda: pins.quarantined() == {"strict": 0})
             pins.met("strict", [tool()])
             assert told.of("definitions_deviate")[-1]["changed"] == [["read", changed.digest, tool().digest]]
