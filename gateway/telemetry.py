@@ -29,6 +29,7 @@ TRANSITIONS: Final = (
         ("request", *(verb for verbs in MOVES.values() for verb in verbs if verb != "exhaust"), "resolve", "restore")
     ),
     *("claim" if run is Run.CLAIMED else run.value for run in Run),
+    "continue",
 )
 """How a ticket or one of its uses can move."""
 

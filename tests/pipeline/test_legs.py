@@ -522,3 +522,28 @@ async def test_a_retry_after_a_broken_stream_is_a_new_request_and_refused(tmp_pa
         for retry in (again, replace(again, received=head)):
             assert await refused(house, retry) == (403, 40304, "unknown")
         assert len(house.forwarded) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("prompts/get", {"name": "greet", "arguments": {"who": "bob"}}),
+        ("resources/read", {"uri": "demo://accounts"}),
+    ],
+)
+async def test_prompts_and_resources_go_on_alike(tmp_path: Path, method: str, params: dict[str, Any]) -> None:
+    """All three methods that may ask for input may need an approval, and keep it over their legs."""
+    async with inner_house(tmp_path, shipped) as house:
+        house.script = Asker()
+        house.prompts += [{"name": name, "arguments": [{"name": "who"}]} for name in ("greet", "demo://other")]
+        asked = house.request(message(method, meta=ELICITS, params=params))
+        ticket = await house.approve(asked)
+        state = await state_of(house, asked)
+        again = {**params, "requestState": state, "inputResponses": YES}
+        going_on = house.request(message(method, id=2, meta=ELICITS, params=again))
+        assert (await house.serve(going_on)).status == 200
+        assert await refused(house, going_on) == (403, 40304, "continued")
+        assert await runs(house, ticket) == ["executed"]
+        other = {**again, ("uri" if "uri" in params else "name"): "demo://other"}
+        moved = house.request(message(method, id=3, meta=ELICITS, params=other))
+        assert (await refused(house, moved))[:2] == (400, -32602)

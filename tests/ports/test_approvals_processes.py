@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from approvals.ticket import Claimed, Held
-from tests.support.approvals import BOB, bench, effect
+from approvals.ticket import Claimed, Held, Origin, Run
+from tests.support.approvals import BOB, TERMS, bench, effect
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,6 +132,33 @@ async def test_killed_twenty_times_at_each_point(tmp_path: Path, point: str) -> 
         folder = tmp_path / str(number)
         folder.mkdir()
         await die_at(folder, point)
+
+
+@pytest.mark.parametrize("point", [*POINTS, "asked_again"])
+async def test_a_process_killed_on_a_leg_never_leaves_a_second_one(tmp_path: Path, point: str) -> None:
+    """APR-13 for the legs of a call: the leg waits only if its process died before the commit."""
+    file = tmp_path / "approvals.db"
+    async with bench(file, clock=time.time) as it:
+        ticket_id = await it.approved()
+        first = await it.claimed()
+        await it.desk.sent(first)
+        await it.desk.finish(first, Run.WAITING)
+        leg = replace(first, leg=1)
+        with worker("crash_on_a_leg", file, "worker", point, ticket_id, first.use_id) as child:
+            child.process.wait(30)
+            assert child.process.returncode == -9
+        lost = point in ("after_commit", "sent")
+        assert await it.desk.reconcile("worker") == (1 if lost else 0)
+        settled = await it.desk.go_on(effect(), Origin(leg, TERMS), claims={})
+        if point == "before_commit":
+            assert isinstance(settled, Claimed)
+            return
+        assert isinstance(settled, Held)
+        assert settled.why == ("unknown" if lost else "continued")
+        run = (await it.desk.show(BOB, ticket_id))["runs"][0]["state"]
+        assert run == {"finished": "executed", "asked_again": "waiting"}.get(point, "unknown")
+        following = await it.desk.go_on(effect(), Origin(replace(leg, leg=2), TERMS), claims={})
+        assert isinstance(following, Claimed) is (point == "asked_again")
 
 
 async def kill_at_random(folder: Path, deaths: int, effects: int) -> None:

@@ -60,7 +60,19 @@ def test_every_move_of_a_ticket_has_a_series_from_the_start() -> None:
     """A rate over moves that have not happened yet is zero, not absent."""
     registry = CollectorRegistry()
     Telemetry(registry).moved(transition(verb="approve"))
-    for verb in ("request", "approve", "deny", "revoke", "withdraw", "expire", "claim", "restore", "resolve"):
+    for verb in (
+        "request",
+        "approve",
+        "deny",
+        "revoke",
+        "withdraw",
+        "expire",
+        "claim",
+        "continue",
+        "waiting",
+        "restore",
+        "resolve",
+    ):
         assert verb in TRANSITIONS
         found = registry.get_sample_value("ostiary_approval_transitions_total", {"transition": verb})
         assert found == (1 if verb == "approve" else 0)

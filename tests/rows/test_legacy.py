@@ -390,6 +390,22 @@ def test_a_server_that_asks_for_input_can_not_be_understood(house: House, stream
     assert (records[1]["outcome"], records[1]["reasons"]) == ("input_required", ["revision_required"])
 
 
+def test_an_approved_call_that_can_not_be_answered_does_not_wait(house: House) -> None:
+    """A client that can't be asked can't go on either: the outcome is unknown, and the call is not run again."""
+    message = call("write", number=77)
+    session = begin(house)
+    held = json.loads(house.ask(older(house, message, session=session)).body)["error"]["data"]["ticket"]["id"]
+    assert house.act("approve", held).status_code == 200
+
+    async def ask_back(exchange: Exchange) -> None:
+        await exchange.send(http(200, result_of(exchange.id, resultType="input_required", requestState="s")))
+
+    with house.behind["old"][0].playing(ask_back):
+        assert error(house.ask(older(house, message, session=session)))[1] == 40001
+    assert [run["state"] for run in house.api("GET", f"/{held}").json()["runs"]] == ["unknown"]
+    assert error(house.ask(older(house, message, session=session)))[:2] == (200, 40304)
+
+
 def test_a_servers_error_and_stream_are_told_in_older_words(house: House) -> None:
     """A needed capability is a needed revision; an error has status 200; streams are relayed."""
 

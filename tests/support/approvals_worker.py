@@ -16,8 +16,8 @@ from typing import Any
 
 from approvals.filed import Filed
 from approvals.ledger import Ledger
-from approvals.ticket import Claimed, Run
-from tests.support.approvals import Bench, bench, effect
+from approvals.ticket import Claimed, Origin, Run
+from tests.support.approvals import TERMS, Bench, bench, effect
 
 
 def say(**what: Any) -> None:
@@ -80,6 +80,30 @@ async def crash(it: Bench, point: str) -> None:
     die()
 
 
+async def crash_on_a_leg(it: Bench, point: str, use: Claimed) -> None:
+    """Go on with this use of `effect()`, which waits, and die at this point of it."""
+    go_on = Ledger.go_on
+
+    async def go_on_and_die(
+        self: Ledger, filed: Filed, use: Claimed, owner: str, *, now: float, lease_until: float
+    ) -> bool:
+        assert await go_on(self, filed, use, owner, now=now, lease_until=lease_until)
+        die()
+        return False
+
+    if point == "before_commit":
+        Ledger.go_on = go_on_and_die  # type: ignore[method-assign]
+    settled = await it.desk.go_on(effect(), Origin(use, TERMS), claims={})
+    assert isinstance(settled, Claimed)
+    if point == "after_commit":
+        die()
+    await it.desk.sent(settled)
+    if point == "sent":
+        die()
+    await it.desk.finish(settled, Run.EXECUTED if point == "finished" else Run.WAITING)
+    die()
+
+
 async def toil(it: Bench, effects: int, log: Path) -> None:
     """Reconcile, then run each of the approved effects that can be run; an execution is a durable line in `log`."""
     await it.desk.reconcile("worker")
@@ -104,6 +128,8 @@ async def main(mode: str, file: str, owner: str, *more: str) -> None:
             await race(it, int(more[0]))
         elif mode == "crash":
             await crash(it, more[0])
+        elif mode == "crash_on_a_leg":
+            await crash_on_a_leg(it, more[0], Claimed(more[1], more[2], 1))
         else:
             await toil(it, int(more[0]), Path(more[1]))
 
