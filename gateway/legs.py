@@ -47,14 +47,10 @@ def open_leg(
 ) -> tuple[OpenedState | None, Refused | None]:
     """What the call goes on with (`None`: nothing), or why that is not accepted: the corridor raises it in its turn.
 
-    The gateway gives a state with every question, and a client must bring it back: answers without one are nobody's.
+    Answers without a state go on with nothing: to the policy they are part of a call that begins now.
     """
-    if not call.goes_on:
-        return None, None
     if call.request_state is None:
-        return None, Refused(
-            Refusal.STATE_NOT_ACCEPTED, "inputResponses without a requestState", message=ANSWERS_ALONE
-        )
+        return None, None
     try:
         return seals.open_state(call.request_state, identity, server, call, now), None
     except Refused as refused:
@@ -114,8 +110,12 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
     """What this verdict asks of the desk. Raises `Refused`, and what the policy raises.
 
     Of a leg the policy is asked once more as if the call began now: one that could not begin does not go on either,
-    and its terms are those that the approval is held to.
+    and its terms are those that the approval is held to. The gateway gives a state with every question, and a client
+    must bring it back: where a person has to say yes, answers without one are nobody's.
     """
+    if opened is None and call.goes_on:
+        detail = "inputResponses without a requestState"
+        raise Refused(Refusal.STATE_NOT_ACCEPTED, detail, message=ANSWERS_ALONE)
     if opened is None:
         asked = describe_effect(identity, server, call, tool, volatile_meta)
         return Needed(identity, verdict, asked, asked, None)

@@ -328,9 +328,10 @@ def test_a_leg_of_an_approved_call_is_admitted_under_its_own_use_alone() -> None
     assert not continued(Effect.APPROVE, answered, None)
     assert not continued(Effect.ALLOW, waiting, None)
     assert not continued(Effect.DENY, waiting, waiting)
-    answers = walked(message(params={"name": "read_file", "inputResponses": {}}))
+    answers = message(params={"name": "read_file", "inputResponses": {}})
+    assert b"inputResponses" in admit(walked(answers)).body
     with pytest.raises(RoomSkipped, match="open_state"):
-        admit(answers)
+        admit(walked(answers, use=USE))
 
 
 def test_an_approval_never_admits_what_can_not_wait_for_one() -> None:

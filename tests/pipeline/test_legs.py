@@ -246,16 +246,28 @@ async def test_a_seal_ends_with_its_ticket(tmp_path: Path) -> None:
         assert (await refused(house, leg(house, following)))[:2] == (400, -32602)
 
 
-@pytest.mark.parametrize("verdict", [ALLOW, APPROVE])
 @pytest.mark.parametrize("answers", [YES, {}])
-async def test_answers_without_a_state_are_nobodys(tmp_path: Path, verdict: Verdict, answers: Any) -> None:
+async def test_where_a_person_decides_answers_without_a_state_are_nobodys(tmp_path: Path, answers: Any) -> None:
     """The gateway gives a state with every question and a client must bring it back: 400, no ticket, nothing sent."""
-    async with inner_house(tmp_path, lambda _: verdict) as house:
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
         house.script = Asker(states=False)
         assert await refused(house, leg(house, None, answers)) == (400, -32602, ANSWERS_ALONE)
         assert house.policy.questions[-1]["request"]["leg"] == 0
         assert house.moves == []
         assert [one["detail"] for one in house.sink.of("refusal")] == ["inputResponses without a requestState"]
+
+
+@pytest.mark.parametrize("answers", [YES, {}])
+async def test_where_nobody_decides_answers_without_a_state_are_the_servers_business(
+    tmp_path: Path, answers: Any
+) -> None:
+    """The policy judges them as part of a call that begins (leg 0); the server gets what was judged."""
+    async with inner_house(tmp_path, lambda _: ALLOW) as house:
+        house.script = asker = Asker(states=False)
+        assert (await house.serve(leg(house, None, answers))).status == 200
+        question = house.policy.questions[-1]["request"]
+        assert (question["leg"], question["input_responses"]) == (0, answers)
+        assert [one["inputResponses"] for one in asker.seen] == [answers]
 
 
 async def test_a_denial_comes_before_a_state_that_is_not_accepted(tmp_path: Path) -> None:
