@@ -25,6 +25,7 @@ from gateway.contract.listing import (
     is_shared,
     keep_private,
     keep_visible,
+    named_twice,
     out_of_reach,
 )
 from gateway.contract.passage import Admitted, OpenedState, Passage
@@ -130,6 +131,8 @@ class Answers:
             left_out |= {one["id"] for one, tool in zip(candidates, tools, strict=True) if tool is None}
             pinned = {tool.name: tool.pinned for tool in tools if tool is not None}
             candidates = [{**one, "pinned": pinned.get(one["id"], False)} for one in candidates]
+        if call.method in ("tools/list", "prompts/list"):
+            left_out |= named_twice(candidates)
         if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
         verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))

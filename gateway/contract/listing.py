@@ -6,7 +6,8 @@ that was judged for one caller may be kept for another (rule G8).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.contract.envelope import fold
@@ -47,6 +48,14 @@ def out_of_reach(reach: Reach | None, method: str, candidates: Iterable[Mapping[
     if reach is None:
         return set()
     return {candidate["id"] for candidate in candidates if not reach.admits_item(method, candidate)}
+
+
+def named_twice(candidates: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The ids that one page gives to several items: which of them would be called can't be told."""
+    if len({candidate["id"] for candidate in candidates}) == len(candidates):
+        return set()
+    counted = Counter(candidate["id"] for candidate in candidates)
+    return {name for name, count in counted.items() if count > 1}
 
 
 def check_contents(reach: Reach | None, result: Mapping[str, Any]) -> None:

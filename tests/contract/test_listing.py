@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible
+from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible, named_twice
 from gateway.contract.refusals import Refusal, Refused
 
 
@@ -57,3 +57,10 @@ def test_what_is_no_list_is_the_upstreams_fault(tools: Any) -> None:
     with pytest.raises(Refused) as caught:
         candidates_of("tools/list", {"tools": tools})
     assert caught.value.refusal is Refusal.UPSTREAM_INVALID
+
+
+def test_what_a_page_names_twice_is_told() -> None:
+    """Two definitions under one name are nobody's, here as in the catalogue."""
+    candidates = [{"id": name} for name in ("a", "b", "a", "c", "a")]
+    assert named_twice(candidates) == {"a"}
+    assert named_twice(candidates[1:3]) == set()

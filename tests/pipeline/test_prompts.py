@@ -67,9 +67,10 @@ async def test_arguments_that_do_not_fit_reach_no_server(tmp_path: Path) -> None
 
 
 async def test_a_list_shows_no_prompt_that_could_not_be_asked_for(tmp_path: Path) -> None:
-    """Listed is what can be called: hidden and unusable ones are left out, in the server's order."""
+    """Listed is what can be called: hidden, doubled and unusable ones are left out."""
     async with inner_house(tmp_path, judge) as house:
-        house.prompts = [{"name": "z"}, {"name": "secret"}, BROKEN, REPORT]
+        twice = {"name": "twice"}
+        house.prompts = [twice, {"name": "z"}, {"name": "secret"}, BROKEN, {**twice, "title": "other"}, REPORT]
 
         async def lists(exchange: Exchange) -> None:
             await exchange.send(http(200, result_of(exchange.id, prompts=house.prompts)))
@@ -77,6 +78,9 @@ async def test_a_list_shows_no_prompt_that_could_not_be_asked_for(tmp_path: Path
         house.script = lists
         status, result = await told(house, "prompts/list", {})
         assert (status, result["prompts"]) == (200, [{"name": "z"}, REPORT])
+        assert (await got(house, "twice"))[0] == 403
+        house.script = None
+        assert (await got(house, "z"))[0] == 200
 
 
 async def test_a_completion_is_of_what_the_caller_may_have(tmp_path: Path) -> None:
