@@ -46,6 +46,20 @@ class Outlet(asyncio.Transport):
         self.close = part  # type: ignore[method-assign]
         self.is_closing = parted  # type: ignore[method-assign]
 
+    def let_go(self) -> None:
+        """The connection is lost: nothing here leads back to it, nor to its socket and what that has not sent."""
+        self.write = _nothing  # type: ignore[method-assign]
+        self.close = _nothing  # type: ignore[method-assign]
+        self.is_closing = _closing  # type: ignore[method-assign]
+
+
+def _nothing(data: bytes | bytearray | memoryview[Any] = b"") -> None:
+    """What is written to a lost connection."""
+
+
+def _closing() -> bool:
+    return True
+
 
 class Connection(HttpToolsProtocol):
     """One client's connection. Made by uvicorn, from the type that `make_protocol` returns.
@@ -94,7 +108,7 @@ class Connection(HttpToolsProtocol):
         """Begin with a deadline; turn away what is one connection too many."""
         super().connection_made(transport)
         self._transport = transport
-        self.transport = Outlet(transport, self._part, self._parted)
+        self.transport = self._outlet = Outlet(transport, self._part, self._parted)
         self.watch.add(self)
         if len(self.watch.connections) > self.limits.connections:
             self._refuse(Refused(Refusal.OVERLOADED, "too many connections"))
@@ -116,6 +130,10 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.task is not None and not self.cycle.response_complete:
             self.task.cancel()
+        # Everything here refers to everything else. Left to the collector, which comes by once in many thousand
+        # requests, a lost connection would keep its unsent answer, and memory would look as if it leaked (OPS-05).
+        self._outlet.let_go()
+        self.cycle = self.scope = self.parser = None  # type: ignore[assignment]
 
     def pause_writing(self) -> None:
         """The client does not read: what is written waits, but not for ever."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -305,3 +306,30 @@ def test_a_stream_that_breaks_does_not_look_whole() -> None:
         client.send(post()).read_head()
         assert client.read_chunk() == EVENT
         assert client.rest() == b""
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_lost_connection_is_freed_at_once(how: str) -> None:
+    """OPS-05: it waits for no collector, nor does what it had not sent."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 65_536
+
+    def connections() -> int:
+        return sum(type(one).__name__ in {"BoundConnection", "RequestResponseCycle"} for one in gc.get_objects())
+
+    with open_door(LIMITS, streaming(endless)) as door:
+        gc.collect()
+        others = connections()
+        gc.disable()
+        try:
+            clients = [RawClient(door.address).send(post()) for _ in range(5)]
+            for client in clients:
+                client.read_head()
+            assert connections() > others
+            for client in clients:
+                _go(client, how)
+            wait_until(lambda: connections() <= others)
+        finally:
+            gc.enable()

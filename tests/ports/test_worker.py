@@ -1,0 +1,58 @@
+"""What a worker asks of its system: descriptors, word of dead peers, and its memory's return."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+
+import pytest
+
+from gateway import worker
+from gateway.worker import (
+    UNACKNOWLEDGED_S,
+    WORTH_BYTES,
+    Returns,
+    notice_the_dead,
+    resident_bytes,
+    use_all_descriptors,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these are Linux's")
+
+
+def test_all_descriptors_that_are_granted_are_used() -> None:
+    """The soft limit becomes the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        use_all_descriptors()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_inherit_the_bound_for_what_is_not_acknowledged() -> None:
+    """It is set once, on the listener."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        notice_the_dead(listener)
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            with accepted:
+                found = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert found == UNACKNOWLEDGED_S * 1000
+
+
+def test_memory_goes_back_after_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was freed below something that stays is returned to the system; not while it is in use, nor too often."""
+    monkeypatch.setattr(worker, "TRIM_EVERY_S", 0.0)
+    returns = Returns()
+    before = resident_bytes()
+    peak = [bytes(3000) for _ in range(20_000)]
+    stays = bytes(3000)
+    assert resident_bytes() > before + 4 * WORTH_BYTES
+    del peak
+    for _ in range(3):
+        returns.look()
+    assert resident_bytes() < before + 2 * WORTH_BYTES
+    assert len(stays) == 3000
