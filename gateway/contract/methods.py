@@ -52,7 +52,7 @@ def _fits(value: Any, form: type | Shape) -> bool:
     if form is _Texts:
         return type(value) is list and all(type(item) is str for item in value)
     if form is _TaskIds:
-        return len(value) <= MAX_TASK_IDS if _fits(value, _Texts) else False
+        return _fits(value, _Texts) and len(value) <= MAX_TASK_IDS
     return type(value) is form
 
 

@@ -1,7 +1,8 @@
 """What a server may say of a task, and under which id its owner hears it (tasks extension; contract.md section 5).
 
-The server's own id never leaves: what creates a task, tells of one or announces one carries the handle that the owner
-holds. Every part that is not of the extension's form is `Refused(UPSTREAM_INVALID)`, and none of it is delivered.
+The server's own id stays behind: what creates a task, tells of one or announces one carries the handle that the owner
+holds. A member that is there has the extension's form, or nothing is delivered (`Refused(UPSTREAM_INVALID)`). What
+only informs may be missing: the call has run, and a task that its caller never hears of is lost.
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ PAYLOADS: Mapping[str, str | None] = {
 }
 """A task's status -> the member that comes with it, and with no other."""
 
-_TEXTS = ("taskId", "createdAt", "lastUpdatedAt")
+_TEXTS = ("createdAt", "lastUpdatedAt", "statusMessage")
+_NUMBERS = ("ttlMs", "pollIntervalMs")
 _NAMES = {
     fold(name): name
-    for name in (
-        *(*_TEXTS, "status", "statusMessage", "ttlMs", "pollIntervalMs", "resultType"),
-        *(payload for payload in PAYLOADS.values() if payload),
-    )
+    for name in ("taskId", "status", "resultType", *_TEXTS, *_NUMBERS, *(one for one in PAYLOADS.values() if one))
 }
 _ACKNOWLEDGEMENT = frozenset({"resultType", "_meta"})
 _RESULT_NAMES = {fold(name): name for name in ("resultType", "isError", "requestState", "inputRequests", "taskId")}
@@ -41,12 +40,16 @@ _LARGEST = 2**53 - 1
 def created_task(call: Call, result: Mapping[str, Any]) -> tuple[str, int | None]:
     """A `CreateTaskResult` -> the server's id of the task and its time to live in milliseconds (`None`: no end)."""
     check_task(call, result, whole=False)
-    return result["taskId"], result["ttlMs"]
+    return result["taskId"], result.get("ttlMs")
 
 
 def with_handle(members: Mapping[str, Any], handle: str) -> dict[str, Any]:
-    """What is said of a task, under the id that its owner holds; for no shared cache."""
-    told = {**members, "taskId": handle}
+    """What is said of a task, under the id that its owner holds; for no shared cache.
+
+    A null stands for a member that is not there, but in `ttlMs`, where the extension gives it a meaning.
+    """
+    told = {name: value for name, value in members.items() if value is not None or name == "ttlMs"}
+    told["taskId"] = handle
     return keep_private(told) if is_shared(told) else told
 
 
@@ -54,9 +57,8 @@ def answer_of(call: Call, task: Task, result: Mapping[str, Any]) -> dict[str, An
     """The result of `tasks/get`, `tasks/update` or `tasks/cancel` as its caller gets it."""
     if call.method == "tasks/get":
         return told_of(call, task, result)
-    if not result.keys() <= _ACKNOWLEDGEMENT:
-        raise _invalid(f"{call.method}: more than an acknowledgement")
-    return dict(result)
+    # An acknowledgement is empty. A server that adds the task's state would name it by an id of its own.
+    return {name: result[name] for name in result if name in _ACKNOWLEDGEMENT}
 
 
 def told_of(call: Call, task: Task, members: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,29 +102,33 @@ def rewrite_tasks(admitted: Admitted) -> Rewrite | None:
 
 
 def check_task(call: Call, members: Mapping[str, Any], *, whole: bool) -> None:
-    """Hold what is said of a task to its form. `whole`: what its status brings along must be there."""
+    """Hold what is said of a task to its form. `whole`: what its status brings along must be there.
+
+    Raises `Refused(UPSTREAM_INVALID)`.
+    """
     for name in members:
         if _NAMES.get(fold(name), name) != name:
             raise _invalid(f"a variant of a task's {_NAMES[fold(name)]}")
-    if any(type(members.get(name)) is not str for name in _TEXTS) or not members["taskId"]:
-        raise _invalid("a task without id or times")
-    if type(members.get("statusMessage", "")) is not str:
-        raise _invalid("a task's statusMessage is not a string")
-    if "ttlMs" not in members or not (members["ttlMs"] is None or _is_integer(members["ttlMs"])):
-        raise _invalid("a task's ttlMs is neither an integer nor null")
-    if not _is_integer(members.get("pollIntervalMs", 0)):
-        raise _invalid("a task's pollIntervalMs is not an integer")
+    if type(members.get("taskId")) is not str or not members["taskId"]:
+        raise _invalid("a task without an id")
+    for name in _TEXTS:
+        if members.get(name) is not None and type(members[name]) is not str:
+            raise _invalid(f"a task's {name} is not a string")
+    for name in _NUMBERS:
+        if members.get(name) is not None and not _is_integer(members[name]):
+            raise _invalid(f"a task's {name} is not an integer")
     status = members.get("status")
     if type(status) is not str or status not in PAYLOADS:
         raise _invalid("a task in no known status")
     brings = PAYLOADS[status]
-    if any(payload in members for payload in PAYLOADS.values() if payload != brings):
+    if any(members.get(one) is not None for one in PAYLOADS.values() if one is not None and one != brings):
         raise _invalid("a task with what belongs to another status")
-    if brings is None or (brings not in members and not whole):
+    if brings is None:
         return
-    if brings not in members:
+    if members.get(brings) is not None:
+        _check_payload(call, brings, members[brings])
+    elif whole:
         raise _invalid(f"a task without its {brings}")
-    _check_payload(call, brings, members[brings])
 
 
 def _check_payload(call: Call, name: str, payload: Any) -> None:
