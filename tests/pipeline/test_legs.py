@@ -559,3 +559,41 @@ async def test_prompts_and_resources_go_on_alike(tmp_path: Path, method: str, pa
         other = {**again, ("uri" if "uri" in params else "name"): "demo://other"}
         moved = house.request(message(method, id=3, meta=ELICITS, params=other))
         assert (await refused(house, moved))[:2] == (400, -32602)
+
+
+async def test_every_state_belongs_to_its_own_call_alone(tmp_path: Path) -> None:
+    """Approved and free conversations side by side: of all pairs of a state and a call only the true ones go on."""
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        return ALLOW if question["request"]["name"] == "secret" else shipped(question)
+
+    async with inner_house(tmp_path, judge) as house:
+
+        async def ask_first(exchange: Exchange) -> None:
+            asks = result_of(exchange.id, resultType="input_required", requestState=f"own {len(house.forwarded)}")
+            done = result_of(exchange.id)
+            await exchange.send(http(200, done if b"inputResponses" in exchange.seen.body else asks))
+
+        house.script = ask_first
+        calls = [("pay", {"n": 1}), ("pay", {"n": 2}), ("secret", {"n": 1}), ("secret", {})]
+
+        def make(call: tuple[str, dict[str, Any]], **more: Any) -> Asked:
+            name, arguments = call
+            return house.request(message(meta=ELICITS, params={"name": name, "arguments": arguments, **more}))
+
+        for call in calls[:2]:
+            await house.approve(make(call))
+        states = [await state_of(house, make(call)) for call in calls]
+        moves = list(house.moves)
+        for state in states:
+            for call in calls:
+                if states.index(state) != calls.index(call):
+                    mixed = make(call, requestState=state, inputResponses=YES)
+                    assert (await refused(house, mixed))[:2] == (400, -32602)
+        assert house.moves == moves
+        for state, call in zip(states, calls, strict=True):
+            reply = await house.serve(make(call, requestState=state, inputResponses=YES))
+            assert reply.status == 200
+        assert [orjson.loads(body)["params"]["requestState"] for body in house.forwarded[-4:]] == [
+            "own 1", "own 2", "own 3", "own 4",
+        ]  # fmt: skip

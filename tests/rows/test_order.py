@@ -63,6 +63,11 @@ STOPS = (
     Stop("params", Refusal.PARAMS_INVALID, lambda ask: ask.edit(lambda m: m["params"].update(arguments=[]))),
     Stop("scope", Refusal.SCOPE_INSUFFICIENT, _renamed("narrow"), frozenset({"policy", "approval"})),
     Stop("policy", Refusal.POLICY_DENIED, _renamed("hidden"), frozenset({"approval"})),
+    Stop(
+        "state",
+        Refusal.STATE_NOT_ACCEPTED,
+        lambda ask: ask.edit(lambda m: m["params"].update(requestState="made up")),
+    ),
     Stop("approval", Refusal.APPROVAL_REQUIRED, _renamed("write")),
 )
 PAIRS = {

@@ -387,6 +387,7 @@ def test_a_state_is_accepted_from_its_owner_for_its_call_only(house: House) -> N
             "spaced": state + " ",
         }.items():
             others[named] = house.good(eliciting(requestState=text), "odd")
+        others["answers alone to a held call"] = house.good(eliciting("write", inputResponses={}), "odd")
         for named, ask in others.items():
             answer = house.ask(ask)
             assert (answer.status, answer.json()["error"]["code"]) == (400, -32602), named
