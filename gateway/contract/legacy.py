@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.contract.bindings import mirror
+from gateway.contract.bindings import check_bindings, mirror
 from gateway.contract.envelope import PROTOCOL_META
 from gateway.contract.headers import (
     CAPABILITIES_KEY,
@@ -194,7 +194,7 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
 
     Raises `Answered` for what the house answers itself, `Refused` METHOD_UNKNOWN for what that revision does not have
     or what can't be served without anything stored, ENVELOPE_INVALID for a notification of neither kind,
-    PARAMS_INVALID for a name that no header can say.
+    PARAMS_INVALID for a name that is missing or that no header can say.
     """
     method = envelope.method
     if envelope.id is None and method in _NOTED:
@@ -216,7 +216,9 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
     raw = orjson.dumps({"jsonrpc": "2.0", "id": envelope.id, "method": method, "params": params})
     lines = [line for line in received.headers if not line[0].startswith(b"mcp")]
     lines += [(VERSION, PROTOCOL_VERSION.encode()), (_METHOD, method.encode())]
-    if isinstance(name := params.get(METHODS[method].mirrored or ""), str):
+    if (mirrored := METHODS[method].mirrored) is not None:
+        if not isinstance(name := params.get(mirrored), str):
+            raise Refused(Refusal.PARAMS_INVALID, f"params.{mirrored}")
         lines.append((_NAME, _bounded(encode_value(name))))
     return replace(received, headers=tuple(lines)), Envelope(raw, envelope.id, method, params, meta)
 
@@ -224,12 +226,16 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
 def mirror_params(call: Call, tool: Tool | None) -> Call:
     """The call with the `Mcp-Param-*` lines that a client of the served revision would have sent.
 
-    Raises `Refused(PARAMS_INVALID)` for arguments that are too long for it.
+    Raises `Refused(PARAMS_INVALID)` for arguments that no such line can say, or only one without end.
     """
     if tool is None or not tool.bindings:
         return call
     lines = mirror(tool.bindings, call.arguments)
     _bounded(b"".join(value for _, value in lines))
+    try:
+        check_bindings(tool.bindings, call.arguments, lines)
+    except Refused as refused:  # not in the words of headers, which this client never sent
+        raise Refused(Refusal.PARAMS_INVALID, refused.detail) from None
     return replace(call, param_headers=lines)
 
 

@@ -238,6 +238,54 @@ def test_a_request_agrees_with_its_headers_by_construction(method: str, params: 
     assert received.values(b"traceparent") == [b"t"]
 
 
+LINES = st.sampled_from(
+    [
+        ("mcp-session-id", "s"),
+        ("mcp-protocol-version", OLD),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "tools/call"),
+        ("mcp-method", "tools/list"),
+        ("mcp-name", "pay"),
+        ("mcp-name", "=?base64?cGF5?="),
+        ("mcp-param-x", "y"),
+    ]
+)
+VALUES: list[Any] = ["pay", {}, {"a": 1}, 3, None, {VERSION_KEY: OLD}, {CAPABILITIES_KEY: {"elicitation": {}}}]
+OWN_FAULTS = {Refusal.SESSION_MISMATCH, Refusal.METHOD_UNKNOWN, Refusal.ENVELOPE_INVALID, Refusal.PARAMS_INVALID}
+NAMES = st.sampled_from(
+    ["tools/call", "tools/list", "resources/read", "prompts/get", "initialize", "ping", "server/discover"]
+)
+PARAMS = st.dictionaries(
+    st.sampled_from(["name", "uri", "arguments", "cursor", "task", "requestState", "_meta", "taskId"]),
+    st.sampled_from(VALUES),
+)
+
+
+@given(st.lists(LINES, max_size=4), NAMES, PARAMS, st.none() | st.integers() | st.text())
+def test_whatever_an_older_client_sends_is_judged_as_it_is_forwarded(
+    lines: list[tuple[str, str]], method: str, params: dict[str, Any], request_id: Any
+) -> None:
+    """No mix of heads and bodies gets through translated with another word than the session's, or disagreeing."""
+    received, envelope = heard(*lines), said(method, params, request_id)
+    if not speaks_older(received, envelope):
+        return
+    call = None
+    fault = None
+    try:
+        check_unmixed(received, envelope)
+        received, envelope = modernise(SPOKEN, received, envelope)
+        call = match_headers(received, envelope)
+    except (Answered, Refused) as found:
+        fault = found
+    if call is None:
+        assert method == "ping" if isinstance(fault, Answered) else getattr(fault, "refusal", None) in OWN_FAULTS
+        return
+    assert parse_envelope(envelope.raw) == envelope
+    assert (call.capabilities, call.request_state, call.input_responses) == ({}, None, None)
+    assert envelope.meta[VERSION_KEY] == "2026-07-28"
+    assert call.method == ("server/discover" if method == "initialize" else method)
+
+
 @pytest.mark.parametrize("asked", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2026-07-28", "", "x"])
 def test_the_newest_common_revision_is_agreed_on(asked: str) -> None:
     """The asked one where it is served in older words, else the newest of those; no capability that can't be used."""

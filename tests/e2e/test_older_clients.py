@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from mcp.shared.exceptions import MCPError
 
 from gateway.demo.house import Ports
 from gateway.demo.stack import Stack
+from tests.e2e.test_old_servers import ARCHITECTURE, DATA, EVERYTHING, OldServer
+from tests.support import stack as processes
 
 HERE = Path(__file__).parent
 READS, PAYS = "mcp:use bank:read", "mcp:use bank:read payments:write"
@@ -90,10 +93,15 @@ class Told:
         await self._process.stdin.drain()
 
 
-@asynccontextmanager
-async def talking(
+def talking(
     command: list[str], stack: Stack, server: str, scope: str, *steps: list[Any]
-) -> AsyncIterator[Told]:
+) -> AbstractAsyncContextManager[Told]:
+    """Alice's client begins a conversation with one of the demo's servers and does these steps."""
+    return conversing(command, stack.house.endpoint(server), stack.mint("alice", server, scope), *steps)
+
+
+@asynccontextmanager
+async def conversing(command: list[str], url: str, token: str, *steps: list[Any]) -> AsyncIterator[Told]:
     """A client that begins a conversation and does these steps."""
     pipe = asyncio.subprocess.PIPE
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -103,7 +111,6 @@ async def talking(
     try:
         async with asyncio.timeout(WITHIN_S):
             told = Told(process)
-            url, token = stack.house.endpoint(server), stack.mint("alice", server, scope)
             await told.say({"url": url, "token": token, "steps": steps})
             yield told
     finally:
@@ -205,3 +212,31 @@ async def test_both_eras_share_one_endpoint(stack: Stack) -> None:
         transport = streamable_http_client(stack.house.endpoint("readonly"), http_client=http)
         async with Client(transport, mode="auto") as client:
             assert client.protocol_version == "2026-07-28"
+
+
+async def test_older_client_and_older_server_meet(command: list[str], tmp_path: Path) -> None:
+    """With both sides in older words the gateway still judges requests of 2026-07-28, and both sides understand."""
+    if not EVERYTHING.is_file():
+        lacks("server-everything is not installed: npm ci --prefix tests/e2e/typescript")
+    servers = [OldServer([shutil.which("node") or "node", str(EVERYTHING), "streamableHttp"]) for _ in range(2)]
+    settings = {"legacy_servers": OLD, "legacy_clients": True}
+    with contextlib.ExitStack() as running:
+        for server in servers:
+            running.callback(server.stop)
+            server.start()
+        names = {"old": [server.url for server in servers]}
+        async with processes.Stack(tmp_path, names, data=DATA, settings=settings) as house:
+            steps: list[list[Any]] = [
+                ["tools"],
+                ["call", "get-sum", {"a": 2, "b": 3}],
+                ["call", "made-up", {}],
+                ["read", ARCHITECTURE],
+            ]
+            async with conversing(command, house.endpoint("old"), house.token("old"), *steps) as client:
+                assert (await client.hear())["result"]["serverInfo"]["name"] == "mcp-servers/everything"
+                assert "get-sum" in [tool["name"] for tool in (await client.hear())["result"]["tools"]]
+                assert "is 5" in (await client.hear())["result"]["content"][0]["text"]
+                assert (await client.hear())["error"]["code"] == 40302
+                assert (await client.hear())["result"]["contents"]
+            calls = [one for one in house.records() if one["method"] == "tools/call" and one["kind"] == "outcome"]
+    assert [(call["legacy"], call["outcome"]) for call in calls] == [(OLD, "executed")]
