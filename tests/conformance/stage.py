@@ -21,9 +21,7 @@ from tests.support.stack import Stack, free_port
 
 NAME = "everything"
 SCOPE = "mcp:use"
-TEMPLATE = "test://template/{id}/data"
-"""What lies below `test://` is covered; a template's variables are completed only where it is listed itself."""
-METHODS = ("completion/complete", "subscriptions/listen", "tasks/get", "tasks/update", "tasks/cancel")
+METHODS = ("completion/complete", "subscriptions/listen")
 
 
 async def policy_data() -> dict[str, Any]:
@@ -31,8 +29,8 @@ async def policy_data() -> dict[str, Any]:
     server = build(Jobs(), InMemorySubscriptionBus())
     tools = {tool.name: {"effect": "read"} for tool in await server.list_tools()}
     prompts: dict[str, Any] = {prompt.name: {} for prompt in await server.list_prompts()}
-    resources: dict[str, Any] = {"test://": {}, TEMPLATE: {}}
-    return {"methods": {name: {} for name in METHODS}, "tools": tools, "prompts": prompts, "resources": resources}
+    methods: dict[str, Any] = {name: {} for name in METHODS}
+    return {"methods": methods, "tools": tools, "prompts": prompts, "resources": {"test://": {}}}
 
 
 @contextlib.asynccontextmanager
