@@ -30,6 +30,8 @@ _NEVER_ESCAPED: Final = frozenset(
 _ESCAPES: Final = frozenset(f"{octet:02X}" for octet in range(0x20, 0x100) if octet not in {*_NEVER_ESCAPED, 0x7F})
 _PARTS: Final = re.compile(r"[/?#;]")
 _VARIABLE: Final = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*(?::[0-9]+|\*)?"
+_NEVER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+_DOTS: Final = re.compile(r"(?:\A|[/?#;])[. ]+(?:\Z|[/?#;])")
 _EXPRESSION: Final = re.compile(rf"\{{([+#./;?&]?){_VARIABLE}(?:,{_VARIABLE})*\}}")
 _SAMPLES: Final = {"": "x", "+": "x", "#": "#x", ".": ".x", "/": "/x", ";": ";x", "?": "?x", "&": "&x"}
 
@@ -145,9 +147,4 @@ def _stays_below(text: Any, *, escaped: bool = False) -> bool:
         if len(_PARTS.findall(folded)) != len(_PARTS.findall(text)) or "%" in folded:
             return False
         text = folded
-    if "\\" in text or any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in text):
-        return False
-    segments = text.split("/")
-    if "" in segments[:-1]:
-        return False
-    return not any(part and not part.strip(". ") for part in _PARTS.split(text))
+    return not (text.startswith("/") or "//" in text or _NEVER.search(text) or _DOTS.search(text))
