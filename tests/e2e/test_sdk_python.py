@@ -124,7 +124,7 @@ def test_another_protocol_version_in_the_header_reaches_neither_policy_nor_tool(
     honest = ask_tool(stack.house.endpoint("readonly"), token, "get_balance", {"account": "payroll"})
     assert send(stack.http, honest).status == 200
 
-    arrivals = len(stack.books.arrivals())
+    arrivals = len(stack.books.arrivals("tools/call"))
     lying = ask_tool(
         stack.house.endpoint("readonly"),
         token,
@@ -136,7 +136,7 @@ def test_another_protocol_version_in_the_header_reaches_neither_policy_nor_tool(
     assert (answer.status, answer.code) == (400, -32020)
     assert lying.body is not None
     assert answer.document["id"] == lying.body["id"]
-    assert len(stack.books.arrivals()) == arrivals
+    assert len(stack.books.arrivals("tools/call")) == arrivals
     refusal = stack.await_records(answer.decision_id, "refusal")[0]
     assert refusal["reasons"] == ["header_mismatch"]
     assert not refusal.get("verdict"), "the policy was asked"
@@ -146,11 +146,11 @@ def test_a_token_for_the_read_only_server_is_refused_by_the_other(stack: Stack) 
     """Audience decides: 401, upstream untouched (issue 2, must show 4)."""
     token = stack.mint("alice", "readonly", PAYS)
     assert send(stack.http, ask_mcp(stack.house.endpoint("readonly"), token, "tools/list", {})).status == 200
-    arrivals = len(stack.books.arrivals())
+    arrivals = len(stack.books.arrivals("tools/list"))
     answer = send(stack.http, ask_mcp(stack.house.endpoint("payments"), token, "tools/list", {}))
     assert answer.status == 401
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
-    assert len(stack.books.arrivals()) == arrivals
+    assert len(stack.books.arrivals("tools/list")) == arrivals
 
 
 async def test_a_hundred_parallel_uses_of_one_approval_make_one_call(stack: Stack) -> None:
