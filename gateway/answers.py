@@ -18,7 +18,7 @@ from gateway.contract.admission import policy_input
 from gateway.contract.discovery import intersect
 from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded
 from gateway.contract.headers import VERSION_KEY
-from gateway.contract.legacy import Spoken, retell_answer
+from gateway.contract.legacy import Spoken
 from gateway.contract.listing import (
     MEMBERS,
     candidates_of,
@@ -31,7 +31,7 @@ from gateway.contract.listing import (
 )
 from gateway.contract.passage import Admitted, OpenedState, Passage
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.reply import refusal_reply
+from gateway.contract.retelling import reply_of, retell_answer
 from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
 from gateway.contract.tasks import answer_of, created_task, with_handle
 from gateway.definitions import Definitions
@@ -101,13 +101,7 @@ class Answers:
             return retell_answer(spoken, admitted.call.method, admitted.server.name, text)
         passage.refused = refused = Refused(Refusal.REVISION_REQUIRED, guarded.outcome)
         passage.code = refused.refusal.value.code
-        reply = refusal_reply(
-            refused,
-            request_id=admitted.call.envelope.id,
-            server=admitted.server,
-            decision_id=passage.decision_id,
-        )
-        return reply.body
+        return reply_of(passage, refused).body
 
     def _seal_state(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         leg = 1 if passage.opened_state is None else passage.opened_state.leg + 1

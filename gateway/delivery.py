@@ -20,12 +20,13 @@ from approvals.ticket import Claimed, Held, Run
 from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.contract.guard import EXECUTED, UNDECLARED, guard_answer
-from gateway.contract.legacy import Answered, retell_refusal, session_line
+from gateway.contract.legacy import Answered
 from gateway.contract.passage import Admitted, Passage, Reply
 from gateway.contract.quirks import Quirk
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
+from gateway.contract.reply import accepted_reply, result_reply, stream_headers
+from gateway.contract.retelling import reply_of, session_line
 from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
 from gateway.contract.subscription import Rewrite, Rewriter
 from gateway.streams import Place, Streams
@@ -119,9 +120,10 @@ class Delivery:
         answer = await self._forward(passage, admitted)
         if not answer.streaming:
             return await self._read_whole(passage, admitted, answer)
-        if passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks:
-            return await self._read_response(passage, admitted, answer)
-        return self._relay(passage, admitted, answer)
+        alone = passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks
+        return (
+            await self._read_response(passage, admitted, answer) if alone else self._relay(passage, admitted, answer)
+        )
 
     async def _subscribe(self, passage: Passage, admitted: Admitted) -> Reply:
         """A subscription has a place of its own from before its server is asked until its stream has ended."""
@@ -160,8 +162,7 @@ class Delivery:
     ) -> Reply:
         stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
         relay = Relay(self, passage, admitted, answer, stream, place=place)
-        head = stream_headers(passage.decision_id) + session_line(passage.spoken)
-        return Reply(answer.status, head, chunks=relay)
+        return Reply(answer.status, stream_headers(passage.decision_id) + session_line(passage.spoken), chunks=relay)
 
     async def _read_response(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         """A stream's response alone, for a client that reads no stream."""
@@ -189,17 +190,6 @@ class Delivery:
         passage.status = answered.status
         await self.conclude(passage, "answered")
         return answered.reply(passage.decision_id)
-
-    @staticmethod
-    def refuse(passage: Passage, refused: Refused) -> Reply:
-        """A refusal in the words of the caller's revision."""
-        reply = refusal_reply(
-            refused,
-            request_id=passage.envelope.id if passage.envelope else refused.request_id,
-            server=passage.server,
-            decision_id=passage.decision_id,
-        )
-        return reply if passage.spoken is None else retell_refusal(refused, reply)
 
     async def _rewrite(self, admitted: Admitted) -> Rewrite | None:
         """All that the rooms do to a subscription's notifications, as one. Raises `Refused`."""
@@ -410,5 +400,5 @@ class Relay:
         passage.refused = refused
         passage.code = refused.refusal.value.code
         await self._delivery.conclude(passage, "unknown")
-        self._text = self._delivery.refuse(passage, refused).body
+        self._text = reply_of(passage, refused).body
         return encode_event(self._text)

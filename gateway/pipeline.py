@@ -36,6 +36,7 @@ from gateway.contract.passage import (
 )
 from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.retelling import reply_of
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
@@ -181,7 +182,7 @@ class Corridor:
         else:
             passage.refuse(refused)
             await self.delivery.conclude(passage, "unknown" if passage.sent else "failed")
-        return self.delivery.refuse(passage, refused)
+        return reply_of(passage, refused)
 
     def write_off(self, passage: Passage, refused: Refused) -> None:
         """Record a refusal of which nothing was forwarded. It joins the next commit; nobody waits for it."""

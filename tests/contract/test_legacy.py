@@ -24,14 +24,12 @@ from gateway.contract.legacy import (
     mirror_params,
     modernise,
     negotiate,
-    retell_answer,
-    retell_refusal,
-    session_line,
     speaks_older,
 )
 from gateway.contract.passage import Received, Tool
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
+from gateway.contract.retelling import retell_answer, retell_refusal, session_line
 from tests.contract.walked import SERVER
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -261,7 +259,7 @@ PARAMS = st.dictionaries(
 )
 
 
-@given(st.lists(LINES, max_size=4), NAMES, PARAMS, st.none() | st.integers() | st.text())
+@given(st.lists(LINES, max_size=4), NAMES, PARAMS, st.none() | st.integers(-(2**63), 2**64 - 1) | st.text())
 def test_whatever_an_older_client_sends_is_judged_as_it_is_forwarded(
     lines: list[tuple[str, str]], method: str, params: dict[str, Any], request_id: Any
 ) -> None:
