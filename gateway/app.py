@@ -257,7 +257,7 @@ class House:
             sink,
             self._redactor,
             telemetry,
-            stream_limits=StreamLimits(event_bytes=limits.result_bytes),
+            stream_limits=StreamLimits(event_bytes=limits.event_bytes),
             streams=streams,
             rewriters=(keep_within_reach, tell_of_tasks),
         )

@@ -264,6 +264,7 @@ class Limits(Group):
     concurrent: Annotated[int, Field(ge=1)] = 1000
     answer_s: Seconds = 120.0
     quiet_s: Seconds = 300.0
+    event_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8_388_608
     keep_alive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
     subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 12_000
     subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 10_000

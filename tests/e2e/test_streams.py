@@ -26,7 +26,7 @@ from tests.contract.sse import whatwg
 from tests.support.processes import eventually
 from tests.support.stack import Stack, body, call, headers_of
 
-TOOLS = ("read", "wait", "flood", "hang", "stand", "count")
+TOOLS = ("read", "wait", "flood", "hang", "stand", "line", "many", "count")
 DATA = {
     "methods": {"tools/list": {}, "subscriptions/listen": {}},
     "tools": {name: {"effect": "read"} for name in TOOLS},
@@ -136,6 +136,17 @@ def memory(pid: int) -> int:
     """Resident bytes of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+
+
+def peak(pid: int) -> int:
+    """The most that it has held since its peak was last reset."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def forget_peak(pid: int) -> None:
+    """Measure from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def descriptors(pid: int) -> int:
@@ -327,6 +338,28 @@ async def test_readers_that_stop_hold_little_and_disturb_nobody(stack: Stack, si
             return (await figures(stack))['streams_open{kind="call"}'] == 0
 
         await eventually("all have left", all_left)
+
+
+@pytest.mark.parametrize(
+    "bomb", [call("line", {"bytes": 100_000_000}), call("many", {"events": 1_000_000})], ids=["line", "many"]
+)
+async def test_a_bomb_costs_little_and_ends_in_an_error(stack: Stack, bomb: dict[str, Any]) -> None:
+    """UPS-07: one line of 100 MB, or a million small events, cost less than 16 MiB, and the caller gets an error."""
+    async with stack:
+        (pid,) = await stack.worker_pids()
+        token = stack.token("main")
+        good = await send(stack, request(stack, call("flood", {"bytes": 1 << 22}), token))
+        await good.until(b'"result"')
+        await good.leave()
+        forget_peak(pid)
+        before = peak(pid)
+        messages = await (await send(stack, request(stack, bomb, token))).rest()
+        assert messages[-1]["error"]["code"] == 50202
+        assert messages[-1]["id"] == bomb["id"]
+        assert all("error" not in message and "result" not in message for message in messages[:-1])
+        grown = peak(pid) - before
+        print(f"\nUPS-07: {bomb['params']['name']}: {grown / (1 << 20):.1f} MiB")  # noqa: T201 - the row's figure
+        assert grown < 16 << 20
 
 
 Stage = Callable[[Stack, str], tuple[bytes, bytes]]

@@ -15,9 +15,8 @@ import orjson
 from tests.support.upstream import SSE_HEAD, chunk, http, result_of
 
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
-TOOLS = [
-    {"name": name, "inputSchema": {"type": "object"}} for name in ("read", "wait", "flood", "hang", "stand", "count")
-]
+NAMES = ("read", "wait", "flood", "hang", "stand", "line", "many", "count")
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 PIECE = 32_768
 open_: set[Streaming] = set()
 written = 0
@@ -39,7 +38,8 @@ class Streaming(asyncio.Protocol):
     """One connection, one request at a time.
 
     Tools: `read` answers, `wait` does after `seconds`, `flood` streams `bytes` of log messages and then its result,
-    `hang` never begins an answer, `stand` begins a stream and leaves it there, `count` tells.
+    `hang` never begins an answer, `stand` begins a stream and leaves it there, `line` is one event of
+    `bytes`, `many` are that many small `events`, `count` tells.
     """
 
     transport: asyncio.Transport
@@ -48,6 +48,7 @@ class Streaming(asyncio.Protocol):
         self._data = b""
         self._flooding: tuple[object, int] | None = None
         self._paused = False
+        self._left, self._piece = 0, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
@@ -78,6 +79,7 @@ class Streaming(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It takes more."""
         self._paused = False
+        self._flow()
         self._flood()
 
     def _serve(self, request: dict[str, Any]) -> None:
@@ -87,6 +89,11 @@ class Streaming(asyncio.Protocol):
             self.transport.write(SSE_HEAD + event(acknowledgement(request)))
         elif method == "tools/list":
             self.transport.write(http(200, result_of(request_id, tools=TOOLS, ttlMs=60_000, cacheScope="public")))
+        elif name == "line":
+            self._begin(b"data: ", request["params"]["arguments"]["bytes"], b"x" * PIECE)
+        elif name == "many":
+            small = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            self._begin(b"", request["params"]["arguments"]["events"] * len(small), small * (PIECE // len(small)))
         elif name == "flood":
             self.transport.write(SSE_HEAD)
             self._flooding = (request_id, request["params"]["arguments"]["bytes"])
@@ -102,6 +109,17 @@ class Streaming(asyncio.Protocol):
             asyncio.get_running_loop().call_later(seconds, self.transport.write, answer)
         elif name != "hang":
             self.transport.write(http(200, result_of(request_id)))
+
+    def _begin(self, head: bytes, size: int, piece: bytes) -> None:
+        """Bytes, and no end that a client could wait for."""
+        self.transport.write(SSE_HEAD + (chunk(head) if head else b""))
+        self._left, self._piece = size, chunk(piece)
+        self._flow()
+
+    def _flow(self) -> None:
+        while self._left > 0 and not self._paused and not self.transport.is_closing():
+            self._left -= len(self._piece)
+            self.transport.write(self._piece)
 
     def _flood(self) -> None:
         global written  # noqa: PLW0603 - the process's one figure
