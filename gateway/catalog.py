@@ -68,6 +68,7 @@ class Catalog:
 
         upstream, limits = self.upstream, self.limits
         self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now, longest_s, see_tools)
+        self.definitions.pins.when_in_doubt(self._tools.doubt)
         self._prompts = Snapshots(upstream, "prompts/list", read_prompts, limits, now, seen=see)
         self._templates = Snapshots(upstream, "resources/templates/list", read_templates, limits, now, seen=see)
 

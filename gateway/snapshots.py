@@ -132,6 +132,12 @@ class Snapshots(Generic[Item]):
         shelf.changed_at = self._clock()
         return news
 
+    def doubt(self, server: str) -> None:
+        """What passed by shows something else than the list had: whoever looks next waits for it, as in `expire`."""
+        shelf = self._shelves.get(server)
+        if shelf is not None:
+            shelf.changed_at = self._clock()
+
     def under_way(self) -> list[asyncio.Task[Snapshot[Item]]]:
         """The refreshes that run now."""
         return [shelf.refresh for shelf in self._shelves.values() if shelf.refresh is not None]

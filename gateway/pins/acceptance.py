@@ -27,16 +27,24 @@ Record = Callable[[str, str, Mapping[str, Any]], Awaitable[None]]
 """Writes an act down, by whom, with its facts; durable when it returns."""
 
 
+class Unknown(Exception):  # noqa: N818 - what it is
+    """A server that is not configured, or a tool that is neither pinned nor offered."""
+
+
 class MovedOn(Exception):  # noqa: N818 - what happened
     """What is there now is not what was shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """One server beside its pins. `fault` is why it could not be asked; then nothing else is known."""
+    """One server beside its pins: `known` are all tools that are pinned or offered, `kept` how many are as accepted.
+
+    `fault` is why it could not be asked; then nothing else is known.
+    """
 
     server: str
     mode: Mode
+    known: frozenset[str] = frozenset()
     kept: int = 0
     found: tuple[Deviation, ...] = ()
     fault: str = ""
@@ -89,12 +97,18 @@ class Acceptance:
     async def look(self, servers: Sequence[str] = (), tools: Sequence[str] = ()) -> Look:
         """The deviations of these servers (default: all that are held to pins), or of these tools of theirs alone.
 
-        Raises `KeyError` for a server that is not configured, `OSError` and `PinsUnreadable`.
+        Raises `Unknown`, `OSError` and `PinsUnreadable`.
         """
         names = sorted(servers) or sorted(name for name, mode in self._modes.items() if mode != "off")
         pinned = await asyncio.to_thread(self.pinned)
+        if strange := [name for name in names if name not in self._servers]:
+            raise Unknown(f"servers: there is no {strange[0]!r}")
         chosen = [self._servers[name] for name in names]
-        return Look(tuple(await asyncio.gather(*(self._shelf(server, pinned, tools) for server in chosen))))
+        look = Look(tuple(await asyncio.gather(*(self._shelf(server, pinned, tools) for server in chosen))))
+        known = {name for shelf in look.shelves for name in shelf.known}
+        if look.complete and (strange := [name for name in tools if name not in known]):
+            raise Unknown(f"no server has, and no pin is of, a tool {strange[0]!r}")
+        return look
 
     async def _shelf(self, server: Server, pinned: Pinned, tools: Sequence[str]) -> Shelf:
         mode = self._modes.get(server.name, "off")
@@ -102,9 +116,11 @@ class Acceptance:
             offered = await self._catalog.whole(server)
         except UpstreamFault as fault:
             return Shelf(server.name, mode, fault=f"{type(fault).__name__}: {fault.detail}")
-        found = deviations(server.name, pinned.get(server.name, {}), offered)
+        pins = pinned.get(server.name, {})
+        found = deviations(server.name, pins, offered)
+        known = frozenset({*pins, *offered})
         kept = len(offered) - sum(one.now is not None for one in found)
-        return Shelf(server.name, mode, kept, tuple(one for one in found if not tools or one.tool in tools))
+        return Shelf(server.name, mode, known, kept, tuple(one for one in found if not tools or one.tool in tools))
 
     async def accept(self, look: Look, by: str) -> None:
         """Pin what was looked at. Raises `MovedOn`, `OSError`, `PinsUnreadable` and what the record raises."""

@@ -22,7 +22,7 @@ import click
 from gateway.audit.port import AuditUnavailable
 from gateway.contract.differences import differences, lines, visible
 from gateway.contract.pins import Deviation, PinsUnreadable
-from gateway.pins.acceptance import Acceptance, Look, MovedOn, Shelf
+from gateway.pins.acceptance import Acceptance, Look, MovedOn, Shelf, Unknown
 
 NO: Final = 1
 NOT_ASKED: Final = 2
@@ -89,7 +89,7 @@ def accept(  # noqa: PLR0917 - one a parameter
     as_json: bool,
 ) -> None:
     """Accept what `show` shows: exactly that, or nothing."""
-    if seen is None and (as_json or not sys.stdin.isatty()):
+    if seen is None and (as_json or not at_terminal()):
         raise click.UsageError("--seen DIGEST (of `pins show`) says what is accepted")
 
     async def ask() -> Look:
@@ -121,6 +121,11 @@ def accept(  # noqa: PLR0917 - one a parameter
         click.echo("nothing to accept")
 
 
+def at_terminal() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin.isatty()
+
+
 def _door(ctx: click.Context) -> PinDoor:
     door = ctx.find_object(PinDoor)
     if door is None:
@@ -134,8 +139,8 @@ def _run(ask: Callable[[], Any], as_json: bool) -> Look:
         look: Look = asyncio.run(ask())
     except MovedOn as error:
         _end("moved_on", str(error), NO, as_json)
-    except KeyError as error:
-        _end("server_unknown", f"servers: there is no {error.args[0]!r}", NOT_ASKED, as_json)
+    except Unknown as error:
+        _end("unknown", str(error), NOT_ASKED, as_json)
     except PinsUnreadable as error:
         _end("pins_unreadable", f"pins.file: {error}", NOT_ASKED, as_json)
     except BlockingIOError:

@@ -61,6 +61,7 @@ class Pins:
         self._file = file if self._modes else None
         self._journal = journal
         self._count = count
+        self._doubt: Callable[[str], None] = lambda _server: None
         self._log = structlog.get_logger("pins")
         self._digests: Digests = {}
         self._offered: dict[str, Mapping[str, str]] = {}
@@ -86,6 +87,10 @@ class Pins:
             self._looking.cancel()
             await asyncio.wait({self._looking})
 
+    def when_in_doubt(self, doubt: Callable[[str], None]) -> None:
+        """Have `doubt(server)` called where a list that passes shows what nobody knew of: older ones are outdated."""
+        self._doubt = doubt
+
     @property
     def healthy(self) -> bool:
         """Whether the file that lies there is the one in force."""
@@ -109,8 +114,8 @@ class Pins:
 
     def met(self, server: str, tools: Sequence[Tool]) -> None:
         """Tools that a server lists: tell what deviates and was not told yet."""
-        if server in self._modes:
-            self._tell(server, {tool.name: tool.digest for tool in tools}, ())
+        if server in self._modes and self._tell(server, {tool.name: tool.digest for tool in tools}, ()):
+            self._doubt(server)
 
     def met_all(self, server: str, tools: Mapping[str, Tool]) -> None:
         """The whole of what a server offers: the same, and what is gone."""
@@ -126,7 +131,8 @@ class Pins:
             if self.enforced(server)
         }
 
-    def _tell(self, server: str, offered: Mapping[str, str], gone: Sequence[str]) -> None:
+    def _tell(self, server: str, offered: Mapping[str, str], gone: Sequence[str]) -> bool:
+        """Tell what is news -> whether there was any."""
         pins = self._digests.get(server, {})
         found: dict[State, list[list[str]]] = {State.CHANGED: [], State.NEW: [], State.GONE: []}
         for name, now in [*offered.items(), *((name, "") for name in gone)]:
@@ -137,7 +143,7 @@ class Pins:
             found[state].append([printable(name, 128), *(digest for digest in (before, now) if digest)])
         news = {state: tools for state, tools in found.items() if tools}
         if not news:
-            return
+            return False
         for state, tools in news.items():
             self._count(server, state, len(tools))
         facts: dict[str, Any] = {
@@ -148,6 +154,7 @@ class Pins:
         }
         self._log.warning("definitions_deviate", **facts)
         self._journal("definitions_deviate", facts)
+        return True
 
     def _is_news(self, key: tuple[str, str, str, str]) -> bool:
         if key in self._told:

@@ -123,6 +123,25 @@ async def test_a_changed_definition_is_neither_listed_nor_called(
         assert sum(act == "definitions_deviate" for act, _ in it.told) == 1
 
 
+async def test_a_list_that_shows_a_change_makes_the_snapshot_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has seen the new definition (and not been shown it) does not call it on the strength of an old snapshot."""
+    async with pinned(tmp_path, monkeypatch) as it:
+        house = it.house
+        assert await it.code() == (200, 0)
+        house.tools[0] = tool("pay", description="other")
+        house.later(3)
+        assert await it.code() == (200, 0), "nobody can know yet"
+        assert await it.listed() == ["secret"]
+        assert await it.code() == QUARANTINED
+        listings = house.listings
+        for _ in range(3):
+            assert await it.listed() == ["secret"]
+            assert await it.code("secret") == (200, 0)
+        assert house.listings == listings, "what was told is no news"
+
+
 async def test_a_definition_that_comes_back_is_served_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

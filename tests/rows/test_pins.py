@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.contract.fingerprint import digest_definition
 from gateway.contract.refusals import Refusal
+from gateway.pins import commands
 from gateway.pins import file as files
 from tests.rows.asking import tool
 from tests.rows.conftest import closed_port, furnish, opened, provoked, served, settings_of
@@ -116,9 +117,11 @@ def test_a_changed_definition_is_quarantined_until_somebody_accepts_it(pinned: H
     told = [record["facts"] for record in acts(pinned, "definitions_deviate")]
     told = [facts for facts in told if facts["server"] == "plain" and facts.get("changed") == [["read", *digests]]]
     assert len(told) == 1
-    metrics = pinned.metrics()
-    assert 'ostiary_pins_deviations_total{server="plain",state="changed"}' in metrics
-    assert 'ostiary_tools_quarantined{server="plain"} 1.0' in metrics
+    assert 'ostiary_pins_deviations_total{server="plain",state="changed"}' in pinned.metrics()
+    end = time.monotonic() + PATIENCE_S
+    while 'ostiary_tools_quarantined{server="plain"} 1.0' not in pinned.metrics():
+        assert time.monotonic() < end  # workers say once a second how they are
+        time.sleep(0.05)
 
     shown = pins(pinned, "show", "--server", "plain")
     assert shown.exit_code == 1
@@ -212,6 +215,23 @@ def test_what_is_accepted_is_what_was_shown(pinned: House) -> None:
     assert (nothing.exit_code, nothing.stdout) == (0, "nothing to accept\n")
 
 
+def test_at_a_terminal_the_command_shows_and_asks(pinned: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No is no, and nothing else than what was shown is accepted by a yes."""
+    monkeypatch.setattr(commands, "at_terminal", lambda: True)
+    offer(pinned, changed("One."))
+    file = pinned.stack.folder / "pins.json"
+    before = file.read_bytes()
+    words = ["pins", "accept", "--config", str(pinned.stack.config)]
+    asked = CliRunner().invoke(main, words, env=pinned.stack.secrets, input="n\n")
+    assert asked.exit_code == 1
+    assert "      + | One." in asked.stdout.splitlines()
+    assert file.read_bytes() == before
+    asked = CliRunner().invoke(main, words, env=pinned.stack.secrets, input="y\n")
+    assert asked.exit_code == 0
+    assert "accepted: soft changed read" in asked.stdout
+    assert file.read_bytes() != before
+
+
 def test_single_tools_new_and_gone(pinned: House) -> None:
     """One may be accepted and another not; accepting what is gone takes its pin away."""
     offer(pinned, [TOOLS[0], *listed(new={"description": "New."}, newer={})])
@@ -232,7 +252,9 @@ def test_what_could_not_be_asked_accepts_nothing(pinned: House) -> None:
     file = pinned.stack.folder / "pins.json"
     good = file.read_bytes()
     unknown = pins(pinned, "show", "--server", "nobody")
-    assert (unknown.exit_code, unknown.stderr) == (2, "server_unknown: servers: there is no 'nobody'\n")
+    assert (unknown.exit_code, unknown.stderr) == (2, "unknown: servers: there is no 'nobody'\n")
+    unknown = pins(pinned, "show", "raed")
+    assert (unknown.exit_code, unknown.stderr) == (2, "unknown: no server has, and no pin is of, a tool 'raed'\n")
     offer(pinned, changed("Other."))
     look = json.loads(pins(pinned, "show", "--json").stdout)
     with files.held(file):
