@@ -64,6 +64,7 @@ class Pins:
         self._doubt: Callable[[str], None] = lambda _server: None
         self._log = structlog.get_logger("pins")
         self._digests: Digests = {}
+        self._text = ""
         self._offered: dict[str, Mapping[str, str]] = {}
         self._told: OrderedDict[tuple[str, str, str, str], None] = OrderedDict()
         self._mark: files.Mark | None = None
@@ -207,9 +208,9 @@ class Pins:
     def _take(self, digests: Digests, text_digest: str) -> None:
         """These are in force from now on."""
         self._broken = ""
-        before, self._digests = self._digests, digests
-        if digests == before and self._looking is not None:
+        if text_digest == self._text:
             return
+        before, self._digests, self._text = self._digests, digests, text_digest
         moved = [
             [
                 server,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -74,11 +75,16 @@ def ostiary(house: House, *words: str) -> Result:
 
 
 def accept(house: House, *words: str) -> str:
-    """Look, and accept what was shown -> the digest of the look."""
+    """Look, accept what was shown, and wait until the gateway has it -> the digest of the look."""
     look = json.loads(pins(house, "show", "--json", *words).stdout)
     assert re.fullmatch(r"[0-9a-f]{64}", look["seen"])
     done = pins(house, "accept", "--seen", look["seen"], *words)
     assert done.exit_code == 0, done.output
+    wanted = hashlib.sha256((house.stack.folder / "pins.json").read_bytes()).hexdigest()
+    end = time.monotonic() + PATIENCE_S
+    while [record["facts"]["sha256"] for record in acts(house, "pins_loaded")][-1:] != [wanted]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     return str(look["seen"])
 
 
