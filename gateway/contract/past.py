@@ -35,6 +35,10 @@ _UNCHANGED = LISTS | {"tools/call", "prompts/get", "resources/read", "completion
 _CACHEABLE = LISTS | {"resources/read"}
 _LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 _PRESENT_META = frozenset({VERSION_KEY, CAPABILITIES_KEY, "io.modelcontextprotocol/clientInfo", _LOG_LEVEL})
+_STAYS = _PRESENT_META | {"io.modelcontextprotocol/related-task"}
+"""Keys of `_meta` that stay here. The last is one that 2025-11-25 alone reads: it would make a call part of a task,
+which may be another's."""
+
 _OFFERED = ("tools", "prompts", "resources", "completions")
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _SESSION_ID = re.compile(rb"[\x21-\x7e]{1,2048}")
@@ -96,13 +100,14 @@ def call_of_the_past(admitted: Admitted, request_id: str) -> Call:
     """The admitted call as an earlier revision has it; `envelope.raw` is the body that is sent.
 
     `params` are those that were admitted, without this revision's own `_meta` keys; progress token and trace stay,
-    and what a person approved keeps its canonical text.
+    and what a person approved keeps its canonical text. What admission took off (`task`) a server of then would obey.
     """
     call = admitted.call
     gated = admitted.use is not None
-    params = dict(orjson.loads(admitted.body)["params"] if gated else call.envelope.params)
+    anew = admitted.body is not call.envelope.raw
+    params = dict(orjson.loads(admitted.body)["params"] if anew else call.envelope.params)
     given = params.pop("_meta", None)
-    meta = {key: value for key, value in given.items() if key not in _PRESENT_META} if isinstance(given, dict) else {}
+    meta = {key: value for key, value in given.items() if key not in _STAYS} if isinstance(given, dict) else {}
     if meta:
         params["_meta"] = meta
     sent = dict(params)
@@ -146,10 +151,10 @@ class PastStream:
 
     Dropped: event ids, priming events and times to retry (nothing here can be resumed), and notifications that no
     call of this revision has. A request of the server's ends the stream: nobody could answer it. `answered` once the
-    response was there; what follows it is dropped.
+    response was there; what follows it is dropped. `code` is that of a response that is an error, else 0.
     """
 
-    __slots__ = ("_asked", "_call", "_count", "_level", "_limits", "_parser", "answered")
+    __slots__ = ("_asked", "_call", "_count", "_level", "_limits", "_parser", "answered", "code")
 
     def __init__(self, call: Call, asked: Call, limits: StreamLimits | None = None) -> None:
         self._call = call
@@ -160,6 +165,7 @@ class PastStream:
         wanted = call.envelope.meta.get(_LOG_LEVEL)
         self._level = _LEVELS.index(wanted) if wanted in _LEVELS else len(_LEVELS)
         self.answered = False
+        self.code = 0
 
     def feed(self, data: bytes) -> bytes:
         """Bytes of the server -> bytes of a stream of this revision. Raises `Refused`, `TooLarge`."""
@@ -186,8 +192,9 @@ class PastStream:
             return encode_event(event.data) if event.is_message and self._belongs(message) else b""
         if not event.is_message:
             raise _invalid("a response in an event that clients do not read")
-        text = present_answer(self._call, guard_message(self._asked, message, event.data))
-        self.answered = True
+        guarded = guard_message(self._asked, message, event.data)
+        text = present_answer(self._call, guarded)
+        self.answered, self.code = True, guarded.code
         return encode_event(text)
 
     def _belongs(self, message: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from gateway.contract.guard import Guarded, guard_answer
+from gateway.contract.guard import RPC_ERROR, Guarded, guard_answer
 from gateway.contract.passage import Admitted, Call, Identity, Server
 from gateway.contract.past import (
     LISTS,
@@ -30,8 +30,11 @@ from gateway.upstream.sessions import Session, SessionLimits, Sessions, Who
 from gateway.upstream.target import UpstreamLimits
 from gateway.upstream.wire import Exchange
 
-LOST = frozenset({400, 404})
-"""What a server answers to a session that it does not know: 404 as the revisions say, 400 as many do."""
+LOST = frozenset({400, 404, 410})
+"""What a server answers to a session that it does not know: 404 as the revisions say, 400 and 410 as others do."""
+
+_ANSWERS = (METHOD_NOT_FOUND, INVALID_PARAMS)
+"""Codes that say something about a question, never about its session."""
 
 HOUSE: Who = ()
 
@@ -51,6 +54,7 @@ class PastAnswer:
         self._call, self._asked = asked
         self._stream = PastStream(*asked, limits)
         self._answered = self._asked.envelope.id is None
+        self._code = 0
         self.status, self.streaming, self.replica = exchange.status, exchange.streaming, exchange.replica
 
     async def chunks(self) -> AsyncGenerator[bytes]:
@@ -58,13 +62,16 @@ class PastAnswer:
         try:
             if not self.streaming:
                 body = b"".join([piece async for piece in self._exchange.chunks()])
-                text = body if self._answered else present_answer(self._call, guard_answer(self._asked, body))
+                text = body
+                if not self._answered:
+                    guarded = guard_answer(self._asked, body)
+                    text, self._code = present_answer(self._call, guarded), guarded.code
                 self._answered = True
                 yield text
                 return
             async for piece in self._exchange.chunks():
                 told = self._stream.feed(piece)
-                self._answered = self._stream.answered
+                self._answered, self._code = self._stream.answered, self._stream.code
                 if told:
                     yield told
         except TooLarge:
@@ -90,6 +97,8 @@ class PastAnswer:
         session, self._session = self._session, None
         if session is not None:
             self._sessions.leave(session)
+            if self._code and self._code not in _ANSWERS and self._call.method in LISTS:
+                self._sessions.retire(session)  # it may be that of an unknown session, and no ping asked before it
             if not self._answered:
                 self._sessions.call_off(session, str(self._asked.envelope.id))
 
@@ -131,7 +140,7 @@ class LegacyUpstream:
         try:
             return await self._send(session, admitted)
         except UpstreamFault as fault:
-            if not self._is_lost(session, fault) or not again:
+            if not self._is_lost(session, fault, doubted=again) or not again:
                 raise
         renewed, _ = await self.sessions.enter(server, session.replica, session.key[2])
         return await self._send(renewed, admitted)
@@ -148,7 +157,7 @@ class LegacyUpstream:
         try:
             return await self._ask(session, method, params)
         except UpstreamFault as fault:
-            if not self._is_lost(session, fault) or not again:
+            if not self._is_lost(session, fault, doubted=True) or not again:
                 raise
         renewed, _ = await self.sessions.enter(server.name, session.replica, HOUSE)
         return await self._ask(renewed, method, params)
@@ -183,10 +192,10 @@ class LegacyUpstream:
         call = self.sessions.question("ping", {})
         try:
             found = await self._http.ask(call, self.sessions.ask_in(session, call), self._limits.answer_s)
-            _check_known(*found)
+            _check_known(*found, anyhow=True)
         except UpstreamFault as fault:
             self.sessions.leave(session)
-            if not self._is_lost(session, fault):
+            if not self._is_lost(session, fault, doubted=True):
                 raise type(fault)(f"session: {fault.detail}", sent=False, replica=fault.replica) from fault
         except asyncio.CancelledError:
             self.sessions.leave(session)
@@ -196,12 +205,18 @@ class LegacyUpstream:
         server, _, who = session.key
         return (await self.sessions.enter(server, session.replica, who))[0]
 
-    def _is_lost(self, session: Session, fault: UpstreamFault) -> bool:
-        """Whether the server does not know the session any more; then nobody enters it again."""
-        if fault.status not in LOST or not session.id:
-            return False
-        self.sessions.lose(session)
-        return True
+    def _is_lost(self, session: Session, fault: UpstreamFault, *, doubted: bool) -> bool:
+        """Whether the server does not know the session any more, so that another can be opened at once.
+
+        Nobody enters it again then; nor, where it is `doubted`, after any other fault. Servers say in many ways that
+        a session is gone, or let it hang: who went on in it would be locked out for as long as it is asked for.
+        """
+        if isinstance(fault, _Unknown) or fault.status in LOST:
+            self.sessions.lose(session)
+            return bool(session.id)
+        if doubted and fault.sent and fault.code not in _ANSWERS:
+            self.sessions.retire(session)
+        return False
 
     async def _send(self, session: Session, admitted: Admitted) -> Answer:
         """Send the call in a session that was entered; it is left when the answer is over."""
@@ -240,14 +255,19 @@ class LegacyUpstream:
         return result_of(call, *found)
 
 
-def _check_known(exchange: Exchange, guarded: Guarded) -> None:
-    """Raise `UpstreamInvalid` for an error that names the request and yet may be that of an unknown session.
+class _Unknown(UpstreamInvalid):
+    """An error that names the request and yet is that of an unknown session."""
 
-    Some servers copy the request's id into it. That the method or a parameter is wrong is an answer all the same.
+
+def _check_known(exchange: Exchange, guarded: Guarded, *, anyhow: bool = False) -> None:
+    """Raise `_Unknown` for an error that names the request and yet may be that of an unknown session.
+
+    Some servers copy the request's id into it; some give it status 200, which counts where nothing else is wrong with
+    what was asked (`anyhow`). That the method or a parameter is wrong is an answer all the same.
     """
-    if exchange.status in LOST and guarded.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
+    if guarded.outcome == RPC_ERROR and guarded.code not in _ANSWERS and (anyhow or exchange.status in LOST):
         detail = f"status {exchange.status}: error {guarded.code}"
-        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica, status=exchange.status)
+        raise _Unknown(detail, sent=True, replica=exchange.replica, status=exchange.status)
 
 
 def _principal(identity: Identity) -> Who:

@@ -64,6 +64,7 @@ class Session:
     version: str
     uses: int = 0
     used_at: float = 0.0
+    retired: bool = False
 
     @property
     def lines(self) -> bytes:
@@ -139,6 +140,8 @@ class Sessions:
         """The request that entered it is over."""
         session.uses -= 1
         session.used_at = asyncio.get_running_loop().time()
+        if session.retired and not session.uses:
+            self._farewell(session)
 
     def lose(self, session: Session) -> None:
         """The server does not know it any more."""
@@ -146,6 +149,14 @@ class Sessions:
             del self._kept[session.key]
             self.lost += 1
             self._log.info("upstream_session_lost", server=session.key[0], replica=session.key[1])
+
+    def retire(self, session: Session) -> None:
+        """The server may not know it any more: nobody enters it again, and the last request in it ends it."""
+        if self._kept.get(session.key) is session:
+            self.lose(session)
+            session.retired = True
+            if not session.uses:
+                self._farewell(session)
 
     def call_off(self, session: Session, request_id: str) -> None:
         """Tell the server that nobody waits for a request any more: to it, a closed connection says nothing."""
@@ -253,6 +264,9 @@ class Sessions:
 
     def _end(self, session: Session) -> None:
         del self._kept[session.key]
+        self._farewell(session)
+
+    def _farewell(self, session: Session) -> None:
         if session.id:
             self._run_errand(self._delete(session))
 

@@ -91,6 +91,18 @@ def test_what_was_approved_keeps_its_canonical_text() -> None:
     assert b"_meta" not in raw
 
 
+def test_what_admission_took_off_is_not_sent() -> None:
+    """A server of 2025-11-25 would make a task of it, or take the call for part of one that is another's."""
+    related = {"io.modelcontextprotocol/related-task": {"taskId": "t-1"}}
+    call = a_call(meta={**MODERN, **KEPT, **related})
+    params = {**call.envelope.params, "task": {"ttl": 1}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    asking = replace(call, envelope=replace(call.envelope, raw=orjson.dumps(message), params=params))
+    admitted = an_admitted(asking, body=orjson.dumps({**message, "params": call.envelope.params}))
+    sent = orjson.loads(call_of_the_past(admitted, "ours").envelope.raw)["params"]
+    assert sent == {"name": "add", "arguments": {"a": 1}, "_meta": KEPT}
+
+
 def test_modern_headers_stay_behind() -> None:
     """Media types and trace are kept; every `Mcp-*` line is left out, in any spelling."""
     lines = (*HEADERS, (b"Mcp-Param-Region", b"eu"), (b"traceparent", b"00-1"))

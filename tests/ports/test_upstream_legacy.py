@@ -220,8 +220,14 @@ def _copies_the_id(exchange: Exchange) -> bytes:
 
 @pytest.mark.parametrize(
     "lost",
-    [lambda _: stranger(404), lambda _: stranger(400), lambda _: stranger(404, "text/plain"), _copies_the_id],
-    ids=["404", "400", "text", "copied-id"],
+    [
+        lambda _: stranger(404),
+        lambda _: stranger(400),
+        lambda _: stranger(410),
+        lambda _: stranger(404, "text/plain"),
+        _copies_the_id,
+    ],
+    ids=["404", "400", "410", "text", "copied-id"],
 )
 async def test_a_lost_session_costs_no_call(
     past: PastServer, wire: ScriptedUpstream, connect: Open, lost: Callable[[Exchange], bytes]
@@ -315,6 +321,107 @@ async def test_what_breaks_is_not_sent_again(
         await told(upstream, ask(method=method, kind="list" if method == "tools/list" else "tool"))
     assert caught.value.sent
     assert len(past.ran) == 1
+
+
+def _deaf(past: PastServer, dead: list[str], how: str) -> Callable[[Exchange], Any]:
+    """A server that says in its own way that it has forgotten these sessions, and serves all others."""
+
+    async def answer(exchange: Exchange) -> None:
+        if "".join(exchange.seen.values("mcp-session-id")) not in dead:
+            await past.answer(exchange, orjson.loads(exchange.seen.body)["method"])
+        elif how == "hangs":
+            await exchange.gone(30)
+        elif how == "resets":
+            exchange.reset()
+        elif how.startswith("error"):
+            told = rpc(exchange, error={"code": -32001, "message": "Session not found"})
+            streams = how == "error-stream"
+            await exchange.send(SSE_HEAD + chunk(event(told)) + chunk(b"") if streams else http(200, told))
+        else:
+            await exchange.send(http(int(how), b"gone", kind="text/plain"))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "how", ["401", "403", "405", "410", "422", "500", "503", "hangs", "resets", "error", "error-stream"]
+)
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "inquiry"])
+async def test_nobody_is_locked_out_in_a_session_that_is_gone(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, method: str, how: str
+) -> None:
+    """Whatever the server answers in it, at the latest the next request has another; and no call was sent twice."""
+    upstream = connect(wire, limits=replace(LIMITS, answer_s=0.5), sessions=NOW)
+    asking = ask(method=method, kind="tool" if method == "tools/call" else "list")
+
+    async def go() -> dict[str, Any]:
+        if method == "inquiry":
+            return dict(await upstream.inquire(SERVER, "tools/list", {}))
+        return dict(orjson.loads(await told(upstream, asking)))
+
+    await go()
+    hook = _deaf(past, list(past.known), how)
+    past.hooks |= dict.fromkeys(("ping", "tools/list", "tools/call"), hook)
+    with contextlib.suppress(UpstreamFault):
+        await go()
+    assert "error" not in await go()
+    assert len(past.ran) == len(set(past.ran))
+    assert upstream.sessions.lost == 1
+
+
+async def test_a_session_in_doubt_is_ended_after_its_last_call(
+    past: PastServer, wire: ScriptedUpstream, connect: Open
+) -> None:
+    """It may be there all the same: what runs in it ends as ever, and then the server is told that it is over."""
+    upstream = connect(wire, sessions=NOW)
+    running = await upstream.forward(ask())
+    doubted = past.known[0]
+    past.hooks["ping"] = lambda exchange: exchange.send(http(503, b"{}"))
+    with pytest.raises(UpstreamFault):
+        await told(upstream, ask(2))
+    del past.hooks["ping"]
+    await told(upstream, ask(3))
+    assert ("DELETE", doubted) not in past.asked
+    await running.close()
+    await eventually(lambda: ("DELETE", doubted) in past.asked)
+    assert past.known == [past.known[0]] != [doubted]
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "inquiry"])
+async def test_a_server_that_keeps_sessions_since_it_was_replaced_gets_them(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, method: str
+) -> None:
+    """Spoken to without one until it asks for one: what it refused is not sent again, what comes next is served."""
+    past.keeps_sessions = False
+    upstream = connect(wire, sessions=NOW)
+    asking = ask(method=method, kind="tool" if method == "tools/call" else "list")
+
+    async def go() -> object:
+        return await (upstream.inquire(SERVER, "tools/list", {}) if method == "inquiry" else told(upstream, asking))
+
+    await go()
+    past.keeps_sessions = True
+    past.lost = lambda _: stranger(400)
+    with pytest.raises(UpstreamInvalid):
+        await go()
+    await go()
+
+
+async def test_a_list_that_is_wrong_keeps_its_session(
+    past: PastServer, wire: ScriptedUpstream, connect: Open
+) -> None:
+    """That a server has no such list, or wants no such cursor, says nothing about the session."""
+    upstream = connect(wire)
+    for code in (-32601, -32602):
+
+        async def wrong(exchange: Exchange, code: int = code) -> None:
+            await exchange.send(http(200, rpc(exchange, error={"code": code, "message": "no"})))
+
+        past.hooks["tools/list"] = wrong
+        await told(upstream, ask(method="tools/list", kind="list"))
+        with pytest.raises(UpstreamInvalid):
+            await upstream.inquire(SERVER, "tools/list", {})
+    assert (upstream.sessions.opened, upstream.sessions.lost) == (2, 0)
 
 
 async def test_a_list_is_asked_for_twice_at_most(past: PastServer, wire: ScriptedUpstream, connect: Open) -> None:
