@@ -72,13 +72,17 @@ def refusal_of(held: Held, ticket: Mapping[str, Any]) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What the desk is asked for: a use for the request's effect, the leg of the use that it runs under, or both."""
+    """What the desk is asked for: a use for the request's effect, the leg of the use that it runs under, or both.
+
+    `scopes` are those that the call would need if it began now, beside what this leg of it needs.
+    """
 
     identity: Identity
     verdict: Verdict
     begun: Asked
     asked: Asked
     origin: Origin | None
+    scopes: tuple[str, ...] = ()
 
     async def settle(self, desk: Desk) -> Claimed | Held:
         """To be run to its end. Raises what the desk raises; then nothing may run."""
@@ -129,7 +133,7 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
     first = await policy.judge(policy_input("call", server, identity, whole, tool))
     check_verdict(call, first)
     terms = read_terms(first) if first.effect is Effect.APPROVE else None
-    return Needed(identity, verdict, begun, asked, Origin(opened.use, terms))
+    return Needed(identity, verdict, begun, asked, Origin(opened.use, terms), first.scopes)
 
 
 def read_terms(verdict: Verdict) -> Terms:

@@ -125,6 +125,7 @@ class Corridor:
             raise not_accepted
         if verdict.effect is Effect.APPROVE or is_approved(opened):
             needed = await find_needed(self.policy, server, identity, call, tool, verdict, opened, self.volatile_meta)
+            require_scopes(identity, needed.scopes, self.implications)
             await self.settle(passage, needed)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted

@@ -1,8 +1,8 @@
 """The seal of a `requestState` that passes through a caller's hands, bound to its owner.
 
-A seal is opened only for the same issuer, subject, server, method, name and arguments, before its expiry, and has one
-spelling (contract.md section 5). Inside are the server's own state, the number of the leg, and the approval that the
-call runs under: what a caller says of these counts for nothing.
+A seal is opened only for the same issuer, subject, tenant, server, method, name and arguments, before its expiry, and
+has one spelling (contract.md section 5). Inside are the server's own state, the number of the leg, and the approval
+that the call runs under: what a caller says of these counts for nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Seals:
         # A JSON array keeps the parts apart whatever they hold. orjson writes one form per value; sorting makes the
         # order of members meaningless, as RFC 8785 has it, and integers beyond 2^53 stay exact.
         arguments = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        parts = [identity.issuer, identity.subject, server.name, server.resource, call.method, call.name, arguments]
-        return orjson.dumps(parts)
+        caller = [identity.issuer, identity.subject, identity.tenant]
+        return orjson.dumps([*caller, server.name, server.resource, call.method, call.name, arguments])
 
     def seal_state(
         self, state: OpenedState, identity: Identity, server: Server, call: Call, expires_at: float

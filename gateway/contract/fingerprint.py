@@ -116,6 +116,8 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         parts["requestState"] = _sha256(opened.value)
         parts["leg"] = str(opened.leg)
         parts["use"] = "" if opened.use is None else opened.use.use_id
+    if identity.tenant:
+        parts["tenant"] = identity.tenant
     if meta:
         parts["_meta"] = _sha256(meta)
         shown["_meta"] = meta

@@ -145,6 +145,7 @@ def test_different_arguments_have_different_digests(one: Any, other: Any) -> Non
         {"identity": {"issuer": "https://other.example.com"}},
         {"identity": {"subject": "bob"}},
         {"identity": {"client_id": "client-2"}},
+        {"identity": {"tenant": "globex"}},
         {"server": {"name": "other"}},
         {"server": {"resource": "https://mcp.example.com/other/mcp"}},
         {"server": {"environment": "staging"}},
@@ -156,7 +157,7 @@ def test_different_arguments_have_different_digests(one: Any, other: Any) -> Non
     ],
 )
 def test_every_bound_member_changes_the_digest(change: dict[str, Any]) -> None:
-    """APR-07: subject, issuer, client, server, resource, environment, name, input responses, the caller's `_meta`."""
+    """APR-07: subject, issuer, client, tenant, server, resource, environment, name, input responses, bound `_meta`."""
     assert effect(**change) != effect()
     assert effect(**change) == effect(**change)
 

@@ -311,6 +311,43 @@ async def test_a_leg_does_not_go_on_when_its_call_could_not_begin_today(tmp_path
         assert await runs(house, ticket) == ["waiting"]
 
 
+async def test_a_leg_needs_the_scopes_that_its_call_would_need_today(tmp_path: Path) -> None:
+    """A token that could not begin the call does not go on with it either, also where the leg alone asks for less."""
+    wants = replace(APPROVE, scopes=("pay:write",))
+    async with inner_house(tmp_path, lambda one: ALLOW if one["request"]["approved"] else wants) as house:
+        house.script = Asker()
+        params: dict[str, Any] = {"name": "pay", "arguments": {}}
+
+        def ask(scope: str, **more: Any) -> Asked:
+            return house.request(message(meta=ELICITS, params={**params, **more}), scope=scope)
+
+        ticket = await house.approve(ask("mcp:use pay:write"))
+        state = await state_of(house, ask("mcp:use pay:write"))
+        going_on = {"requestState": state, "inputResponses": YES}
+        assert (await refused(house, ask("mcp:use", **going_on)))[0] == 403
+        assert house.sink.of("refusal")[-1]["detail"] == "missing scopes: pay:write"
+        assert await runs(house, ticket) == ["waiting"]
+        assert (await house.serve(ask("mcp:use pay:write", **going_on))).status == 200
+
+
+async def test_an_approval_belongs_to_the_tenant_that_it_was_given_in(tmp_path: Path) -> None:
+    """The same person in another tenant: neither the approval nor the call that waits is theirs there."""
+    async with inner_house(tmp_path, shipped, tenant_claim="tenant") as house:
+        house.script = Asker()
+
+        def ask(tenant: str, **more: Any) -> Asked:
+            params = {"name": "pay", "arguments": {}, **more}
+            return house.request(message(meta=ELICITS, params=params), tenant=tenant)
+
+        ticket = await house.approve(ask("acme"))
+        assert (await refused(house, ask("globex")))[:2] == (403, 40303)
+        state = await state_of(house, ask("acme"))
+        going_on = {"requestState": state, "inputResponses": YES}
+        assert (await refused(house, ask("globex", **going_on)))[:2] == (400, -32602)
+        assert await runs(house, ticket) == ["waiting"]
+        assert (await house.serve(ask("acme", **going_on))).status == 200
+
+
 @pytest.mark.parametrize(
     ("today", "why"),
     [

@@ -61,6 +61,7 @@ def test_what_a_server_may_send_comes_back(size: int) -> None:
 FOREIGN: dict[str, dict[str, Any]] = {
     "another subject": {"identity": replace(IDENTITY, subject="bob")},
     "the same subject of another issuer": {"identity": replace(IDENTITY, issuer="https://j")},
+    "the same subject in another tenant": {"identity": replace(IDENTITY, tenant="globex")},
     "another server": {"server": replace(SERVER, name="t")},
     "another resource": {"server": replace(SERVER, resource="https://gw/t/mcp")},
     "another method": {"call": replace(CALL, method="prompts/get")},

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -302,3 +302,39 @@ async def test_asking_ahead_for_a_call_that_waits_says_so(it: Bench) -> None:
     await waiting(it)
     with pytest.raises(MovedOn, match="waiting"):
         await it.desk.request(ALICE, effect(), TERMS, reasons=(), mask=())
+
+
+async def _goes_on_elsewhere(it: Bench, use: Claimed) -> None:
+    gone_on = await go_on(it, use)
+    assert isinstance(gone_on, Claimed)
+    await ask(it, gone_on)
+
+
+async def _is_taken_elsewhere(it: Bench, use: Claimed) -> None:
+    assert isinstance(await go_on(it, use), Claimed)
+
+
+async def _runs_out_of_time(it: Bench, use: Claimed) -> None:
+    it.clock.now += TERMS.ttl_s
+
+
+async def _is_revoked(it: Bench, use: Claimed) -> None:
+    await it.desk.act("revoke", BOB, use.ticket_id)
+
+
+@pytest.mark.parametrize("meanwhile", [_goes_on_elsewhere, _is_taken_elsewhere, _runs_out_of_time, _is_revoked, None])
+async def test_what_was_seen_waiting_may_have_moved_on(
+    it: Bench, meanwhile: Callable[[Bench, Claimed], Awaitable[None]] | None
+) -> None:
+    """APR-02: between another worker's look and its taking the leg passes, runs, expires or ends: it takes nothing.
+
+    Also where the use waits again, one leg further.
+    """
+    use = await waiting(it)
+    seen = await it.store.read(lambda ledger: ledger.holding(use.use_id, decided=True))
+    assert seen is not None
+    if meanwhile is not None:
+        await meanwhile(it, use)
+    now = it.clock.now
+    taken = await it.store.write(lambda ledger: ledger.go_on(seen, use, "other", now=now, lease_until=now + 300))
+    assert taken is (meanwhile is None)
