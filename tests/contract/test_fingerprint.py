@@ -157,7 +157,7 @@ def test_different_arguments_have_different_digests(one: Any, other: Any) -> Non
     ],
 )
 def test_every_bound_member_changes_the_digest(change: dict[str, Any]) -> None:
-    """APR-07: subject, issuer, client, tenant, server, resource, environment, name, input responses, bound `_meta`."""
+    """APR-07: who, client, tenant, server, resource, environment, name, input responses, bound `_meta`."""
     assert effect(**change) != effect()
     assert effect(**change) == effect(**change)
 
