@@ -1,7 +1,7 @@
-"""The composition root: settings become rooms, rooms become a corridor, the corridor becomes an ASGI application.
+"""The composition root: a plan becomes rooms, rooms become a corridor, the corridor becomes an ASGI application.
 
-`build()` judges the configuration and touches nothing; `House.start()` opens what has to be open; `House.close()`
-leaves nothing open and no record unwritten. Only here and in `cli.py` is the configuration known.
+`build()` judges the configuration and touches nothing (plan.py); `House.start()` opens what has to be open;
+`House.close()` leaves nothing open and no record unwritten. Settings are known here, in plan.py and in cli.py alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -25,15 +24,12 @@ from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
-from gateway.config import ConfigError, Settings
+from gateway.config import Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import close_implications
-from gateway.contract.passage import Server
 from gateway.contract.pins import PinsUnreadable
 from gateway.contract.record import Redactor, admin_record, approval_record
-from gateway.contract.redaction import AuditKeys
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.resources import Reach
 from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
 from gateway.definitions import ArgumentRules, Definitions
@@ -41,25 +37,24 @@ from gateway.delivery import Delivery
 from gateway.edge import Edge
 from gateway.eras import Eras
 from gateway.foresight import Foresight
-from gateway.framing import DoorLimits
 from gateway.handles import Handles, tell_of_tasks
 from gateway.notices import Notices
-from gateway.origins import accepted_hosts
 from gateway.pins.acceptance import Acceptance
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
+from gateway.plan import Plan, make_plan
 from gateway.prompts import Prompts
 from gateway.reception import Reception
-from gateway.sealing import derive_keys, read_keys
+from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
-from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
+from gateway.upstream.target import UpstreamLimits
 from policies.embedded import EmbeddedPolicy
 from policies.verdict import PolicyUnavailable
 
@@ -78,107 +73,9 @@ class CannotStart(Exception):  # noqa: N818 - what it is
     """A room could not be opened; the text says which, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The configuration, judged and turned into what the rooms take. Holds secrets: never printed."""
-
-    settings: Settings
-    servers: Mapping[str, Server]
-    approvals: Server
-    issuers: tuple[IssuerSettings, ...]
-    targets: Mapping[str, UpstreamTarget]
-    audit_keys: AuditKeys
-    seal_keys: tuple[bytes, ...] = field(repr=False)
-    hosts: frozenset[str]
-    door: DoorLimits
-
-
-def metadata_path(path: str) -> str:
-    """Where the RFC 9728 document of the resource at `path` lies."""
-    return f"/.well-known/oauth-protected-resource{path}"
-
-
-def _server(settings: Settings, name: str) -> Server:
-    server = settings.servers[name]
-    return Server(
-        name=name,
-        path=server.path,
-        resource=settings.resource(name),
-        metadata_url=settings.base_url + metadata_path(server.path),
-        environment=server.environment,
-        issuers=frozenset(server.issuers or (issuer.issuer for issuer in settings.identity.issuers)),
-        scopes=server.scopes,
-        allowed_origins=frozenset(server.allowed_origins),
-        methods=frozenset(server.methods),
-        legacy_clients=server.legacy_clients,
-        quirks=frozenset(server.quirks),
-        extensions=frozenset(server.extensions),
-        reach=None if server.resources.allow is None else Reach(server.resources.allow),
-    )
-
-
-def _target(settings: Settings, name: str) -> UpstreamTarget:
-    server = settings.servers[name]
-    where = f"servers.{name}"
-    try:
-        replicas = tuple(check_replica_url(url) for url in server.replicas)
-        if server.credentials is None:
-            return UpstreamTarget(replicas)
-        value = settings.secret(server.credentials.value_env, f"{where}.credentials.value_env")
-        return UpstreamTarget(replicas, server.credentials.header, value)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
 def build(settings: Settings) -> House:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
-    limits = settings.limits
-    issuers = tuple(
-        IssuerSettings(
-            issuer=issuer.issuer,
-            algorithms=issuer.algorithms,
-            jwks_uri=issuer.jwks_uri,
-            jwks_file=issuer.jwks_file,
-            token_types=issuer.token_types,
-            tenant_claim=issuer.tenant_claim,
-            groups_claim=issuer.groups_claim,
-        )
-        for issuer in settings.identity.issuers
-    )
-    audit_text = settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
-    seal_text = settings.secret(settings.seals.keys_env, "seals.keys_env")
-    audit_keys = AuditKeys(audit_text, settings.audit.hmac_key_env)
-    seal_keys = read_keys(seal_text, settings.seals.keys_env)
-    if set(audit_keys.keys) & set(seal_keys):
-        # Who compares values in the record would be able to open tickets and make states.
-        raise ConfigError("audit.hmac_key_env and seals.keys_env: the audit and the seals must not share a key")
-    approvals = Server(
-        name="approvals",
-        path="/approvals",
-        resource=settings.approvals_resource,
-        metadata_url=settings.base_url + metadata_path("/approvals"),
-        issuers=frozenset(settings.approvals.issuers or (issuer.issuer for issuer in issuers)),
-        scopes=("approvals:read", "approvals:request", "approvals:decide"),
-    )
-    plan = Plan(
-        settings=settings,
-        servers={server.path: _server(settings, name) for name, server in settings.servers.items()},
-        approvals=approvals,
-        issuers=issuers,
-        targets={name: _target(settings, name) for name in settings.servers},
-        audit_keys=audit_keys,
-        seal_keys=seal_keys,
-        hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
-        door=DoorLimits(
-            head_bytes=limits.head_bytes,
-            head_lines=limits.head_lines,
-            body_bytes=limits.body_bytes,
-            head_s=limits.head_s,
-            body_s=limits.body_s,
-            quiet_s=limits.keep_alive_s,
-        ),
-    )
-    return House(plan)
+    return House(make_plan(settings))
 
 
 class House:

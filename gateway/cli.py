@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gateway.config import ConfigError, Settings, load_settings
+from gateway.config import ConfigError, Settings
+from gateway.config_file import load_settings
 
 if TYPE_CHECKING:
     from approvals.desk import Desk

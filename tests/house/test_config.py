@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from gateway.app import build
-from gateway.config import ASYMMETRIC, ConfigError, Settings, load_settings
+from gateway.config import ASYMMETRIC, ConfigError, Settings
+from gateway.config_file import load_settings
 
 
 def document() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gateway.cli import main
-from gateway.config import load_settings
+from gateway.config_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")})

@@ -14,7 +14,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gateway.config import Settings, load_settings
+from gateway.config import Settings
+from gateway.config_file import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
 REQUIRED = "*required*"

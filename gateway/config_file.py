@@ -1,0 +1,93 @@
+"""Settings from a YAML file, overridden by the environment (`OSTIARY_` prefix, `__` between levels).
+
+A doubled key is an error like an unknown one, and every mistake is told at once. Relative paths are taken from the
+configuration file's folder, so that every command sees the same files wherever it is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gateway.config import ConfigError, Settings
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML with one reading: a doubled key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _anchor(settings: Settings, folder: Path) -> Settings:
+    """Relative paths, taken from the configuration file's folder."""
+    file = settings.approvals.database.removeprefix("sqlite:///")
+    issuers = tuple(
+        issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
+        for issuer in settings.identity.issuers
+    )
+    return settings.model_copy(
+        update={
+            "identity": settings.identity.model_copy(update={"issuers": issuers}),
+            "policy": settings.policy.model_copy(update={"path": folder / settings.policy.path}),
+            "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
+            "audit": settings.audit.model_copy(update={"file": folder / settings.audit.file}),
+            "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
+        }
+    )
+
+
+def _check_environment() -> None:
+    """Raise `ConfigError` for a variable that is spelt like a setting's and is none: it would silently do nothing."""
+    for name in os.environ:
+        group, nested, _ = name.removeprefix("OSTIARY_").partition("__")
+        if name.startswith("OSTIARY_") and nested and group.lower() not in Settings.model_fields:
+            raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
+
+
+WORDS = {"extra_forbidden": "there is no such setting", "missing": "is required"}
+"""Kinds of mistakes that are said better than pydantic says them."""
+
+
+def _mistakes(error: ValidationError) -> Iterator[str]:
+    """A line per mistake, without those that only follow from one further in (a list without its one wrong entry)."""
+    found = error.errors(include_input=False, include_url=False)
+    for item in found:
+        at = item["loc"]
+        if item["type"] == "too_short" and any(
+            len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in found
+        ):
+            continue
+        words = WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+        yield f"{'.'.join(map(str, at)) or 'configuration'}: {words}"
+
+
+def load_settings(file: Path) -> Settings:
+    """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
+    _check_environment()
+    try:
+        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not YAML: {error}") from error
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise ConfigError(f"{file}: must be a mapping of settings")
+    try:
+        settings = Settings(**document)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{file}: {line}" for line in _mistakes(error))) from error
+    return _anchor(settings, file.resolve().parent)

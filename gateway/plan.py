@@ -1,0 +1,122 @@
+"""The settings, judged as a whole and turned into what the rooms take. Nothing is opened, read or asked here.
+
+A plan is what a start rests on: what can be wrong with a configuration by itself is wrong here, with the setting's
+name, before a file is locked or a server is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.config import ConfigError, Settings
+from gateway.contract.passage import Server
+from gateway.contract.redaction import AuditKeys
+from gateway.contract.resources import Reach
+from gateway.framing import DoorLimits
+from gateway.origins import accepted_hosts
+from gateway.sealing import read_keys
+from gateway.tokens import IssuerSettings
+from gateway.upstream.target import UpstreamTarget, check_replica_url
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The configuration, judged and turned into what the rooms take. Holds secrets: never printed."""
+
+    settings: Settings
+    servers: Mapping[str, Server]
+    approvals: Server
+    issuers: tuple[IssuerSettings, ...]
+    targets: Mapping[str, UpstreamTarget]
+    audit_keys: AuditKeys
+    seal_keys: tuple[bytes, ...] = field(repr=False)
+    hosts: frozenset[str]
+    door: DoorLimits
+
+
+def metadata_path(path: str) -> str:
+    """Where the RFC 9728 document of the resource at `path` lies."""
+    return f"/.well-known/oauth-protected-resource{path}"
+
+
+def _server(settings: Settings, name: str) -> Server:
+    server = settings.servers[name]
+    return Server(
+        name=name,
+        path=server.path,
+        resource=settings.resource(name),
+        metadata_url=settings.base_url + metadata_path(server.path),
+        environment=server.environment,
+        issuers=frozenset(server.issuers or (issuer.issuer for issuer in settings.identity.issuers)),
+        scopes=server.scopes,
+        allowed_origins=frozenset(server.allowed_origins),
+        methods=frozenset(server.methods),
+        legacy_clients=server.legacy_clients,
+        quirks=frozenset(server.quirks),
+        extensions=frozenset(server.extensions),
+        reach=None if server.resources.allow is None else Reach(server.resources.allow),
+    )
+
+
+def _target(settings: Settings, name: str) -> UpstreamTarget:
+    server = settings.servers[name]
+    where = f"servers.{name}"
+    try:
+        replicas = tuple(check_replica_url(url) for url in server.replicas)
+        if server.credentials is None:
+            return UpstreamTarget(replicas)
+        value = settings.secret(server.credentials.value_env, f"{where}.credentials.value_env")
+        return UpstreamTarget(replicas, server.credentials.header, value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
+    limits = settings.limits
+    issuers = tuple(
+        IssuerSettings(
+            issuer=issuer.issuer,
+            algorithms=issuer.algorithms,
+            jwks_uri=issuer.jwks_uri,
+            jwks_file=issuer.jwks_file,
+            token_types=issuer.token_types,
+            tenant_claim=issuer.tenant_claim,
+            groups_claim=issuer.groups_claim,
+        )
+        for issuer in settings.identity.issuers
+    )
+    audit_text = settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
+    seal_text = settings.secret(settings.seals.keys_env, "seals.keys_env")
+    audit_keys = AuditKeys(audit_text, settings.audit.hmac_key_env)
+    seal_keys = read_keys(seal_text, settings.seals.keys_env)
+    if set(audit_keys.keys) & set(seal_keys):
+        # Who compares values in the record would be able to open tickets and make states.
+        raise ConfigError("audit.hmac_key_env and seals.keys_env: the audit and the seals must not share a key")
+    approvals = Server(
+        name="approvals",
+        path="/approvals",
+        resource=settings.approvals_resource,
+        metadata_url=settings.base_url + metadata_path("/approvals"),
+        issuers=frozenset(settings.approvals.issuers or (issuer.issuer for issuer in issuers)),
+        scopes=("approvals:read", "approvals:request", "approvals:decide"),
+    )
+    return Plan(
+        settings=settings,
+        servers={server.path: _server(settings, name) for name, server in settings.servers.items()},
+        approvals=approvals,
+        issuers=issuers,
+        targets={name: _target(settings, name) for name in settings.servers},
+        audit_keys=audit_keys,
+        seal_keys=seal_keys,
+        hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
+        door=DoorLimits(
+            head_bytes=limits.head_bytes,
+            head_lines=limits.head_lines,
+            body_bytes=limits.body_bytes,
+            head_s=limits.head_s,
+            body_s=limits.body_s,
+            quiet_s=limits.keep_alive_s,
+        ),
+    )
