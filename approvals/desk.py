@@ -279,7 +279,8 @@ class Desk(Running):
     async def _take(self, key: str, taken: Sequence[_Taken]) -> bool:
         """Take all of it, or nothing, in one transaction; `key` is what others of this worker would take as well."""
         now = self._clock()
-        claims = {use.use_id: ticket for ticket, use, _, _ in taken}
+        # An object of our own tells our claim from that of whoever shared our look, and so holds the same ticket.
+        claims = {use.use_id: replace(ticket) for ticket, use, _, _ in taken}
         self._held |= {use_id: ticket for use_id, ticket in claims.items() if use_id not in self._held}
 
         async def work(ledger: Ledger) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ async def ask(it: Bench, use: Claimed) -> Claimed:
     """The server asks -> the use at its next leg."""
     await it.desk.sent(use)
     await it.desk.finish(use, Run.WAITING)
-    return dataclasses.replace(use, leg=use.leg + 1, answers=None)
+    return replace(use, leg=use.leg + 1, answers=None)
 
 
 async def go_on(it: Bench, use: Claimed, terms: Terms | None = TERMS, asked: Asked | None = None) -> Claimed | str:
@@ -70,7 +70,7 @@ async def test_the_story_of_a_call_that_is_asked_twice(it: Bench) -> None:
         *(("continue", 3), ("sent", 3), ("executed", 3)),
     ]
     for leg in range(5):
-        assert await go_on(it, dataclasses.replace(last, leg=leg)) == "continued"
+        assert await go_on(it, replace(last, leg=leg)) == "continued"
     assert (await it.held()).why == "pending"
 
 
@@ -124,7 +124,7 @@ async def test_a_use_that_waits_has_no_lease(it: Bench) -> None:
 @pytest.mark.parametrize("noticed_by", ["sweep", "call"])
 async def test_a_call_that_waits_ends_with_its_ticket(it: Bench, noticed_by: str, uses: int) -> None:
     """It never completed: `abandoned`, and the same call is asked anew."""
-    terms = dataclasses.replace(TERMS, uses=uses)
+    terms = replace(TERMS, uses=uses)
     use = await waiting(it, terms)
     it.clock.now += TERMS.ttl_s
     assert await go_on(it, use, terms) == "expired"
@@ -173,7 +173,7 @@ async def test_a_leg_is_given_back_as_a_leg_and_never_as_a_use(it: Bench) -> Non
         assert (await it.held()).why == "waiting"
     gone_on = await go_on(it, use)
     assert isinstance(gone_on, Claimed)
-    await it.desk.restore(dataclasses.replace(gone_on, leg=0))
+    await it.desk.restore(replace(gone_on, leg=0))
     assert (await it.desk.show(BOB, use.ticket_id))["uses_left"] == 0
     await it.desk.sent(gone_on)
     await it.desk.finish(gone_on, Run.EXECUTED)
@@ -227,7 +227,7 @@ async def test_terms_that_were_tightened_are_noticed(it: Bench) -> None:
     gone_on = await go_on(it, use)
     assert isinstance(gone_on, Claimed)
     await it.desk.restore(gone_on)
-    assert await go_on(it, use, dataclasses.replace(TERMS, ttl_s=100)) == "terms_tightened"
+    assert await go_on(it, use, replace(TERMS, ttl_s=100)) == "terms_tightened"
 
 
 async def test_answers_are_taken_together_with_their_leg(it: Bench) -> None:
@@ -252,6 +252,26 @@ async def test_answers_are_taken_together_with_their_leg(it: Bench) -> None:
         assert (await it.held(other, origin=origin)).why == "continued"
     assert it.journal.verbs.count("request") == opened
     assert (await it.desk.show(BOB, ticket))["uses_left"] == 1
+    assert isinstance(await go_on(it, following), Claimed)
+
+
+async def test_who_lost_a_leg_to_other_answers_leaves_the_winner_its_lease(it: Bench) -> None:
+    """Two answers to one question, both approved, brought at once: one runs, and its worker goes on holding it."""
+    use = await waiting(it)
+    origin = Origin(use, TERMS)
+    answers = [effect({"amount": 100, "sure": sure}) for sure in (True, False)]
+    for one in answers:
+        await it.approved(one, origin=origin)
+    settled = await asyncio.gather(*(it.settle(one, origin=origin) for one in answers))
+    (held,) = [one for one in settled if isinstance(one, Claimed)]
+    assert [one.why for one in settled if isinstance(one, Held)] == ["in_flight"]
+    await it.desk.sent(held)
+    for _ in range(3):
+        it.clock.now += 250
+        await it.desk.renew()
+        assert await it.desk.sweep() == 0, "a lease that nobody extended has lapsed"
+    following = replace(held, leg=held.leg + 1, answers=None)
+    await it.desk.finish(held, Run.WAITING)
     assert isinstance(await go_on(it, following), Claimed)
 
 
