@@ -41,7 +41,7 @@ class SessionLimits:
 
     `sessions`: at all servers together. `idle_s`: after which one is ended; below the half hour of common servers.
     `welcome_bytes`: of an answer to `initialize`. `rest_s`: after the first, second, ... failure in a row at one
-    replica. `errands`: what servers are told and nobody waits for.
+    replica. `errands`: what one server is told and nobody waits for; `errands_at_once`: of those.
     """
 
     sessions: int = 1024
@@ -84,8 +84,8 @@ class Sessions:
         self._opening: dict[_Key, asyncio.Task[None]] = {}
         self._welcomes: dict[_Place, Welcome] = {}
         self._rests: dict[_Place, tuple[int, float]] = {}
-        self._errands: set[asyncio.Task[None]] = set()
-        self._at_once = asyncio.Semaphore(self._limits.errands_at_once)
+        self._errands: dict[str, set[asyncio.Task[None]]] = {server: set() for server in versions}
+        self._turns = {server: asyncio.Semaphore(self._limits.errands_at_once) for server in versions}
         self._sweep: asyncio.TimerHandle | None = None
         self._nonce = secrets.token_hex(8)
         self._numbers = itertools.count(1)
@@ -160,7 +160,8 @@ class Sessions:
 
     def call_off(self, session: Session, request_id: str) -> None:
         """Tell the server that nobody waits for a request any more: to it, a closed connection says nothing."""
-        self._run_errand(self._tell(session, "notifications/cancelled", {"requestId": request_id}))
+        told = self._tell(session, "notifications/cancelled", {"requestId": request_id})
+        self._run_errand(session.key[0], told)
 
     async def close(self) -> None:
         """End every session at its server, as far as servers answer soon."""
@@ -171,7 +172,7 @@ class Sessions:
             task.cancel()
         for session in list(self._kept.values()):
             self._end(session)
-        left = {*self._errands, *self._opening.values()}
+        left = set(self._opening.values()).union(*self._errands.values())
         if left:
             _, late = await asyncio.wait(left, timeout=self._limits.errand_s)
             for task in late:
@@ -268,7 +269,7 @@ class Sessions:
 
     def _farewell(self, session: Session) -> None:
         if session.id:
-            self._run_errand(self._delete(session))
+            self._run_errand(session.key[0], self._delete(session))
 
     async def _delete(self, session: Session) -> None:
         await _drain(await self._http.send(session.replica, request_tail((), b"", session.lines), verb=b"DELETE"))
@@ -287,18 +288,19 @@ class Sessions:
         if exchange.status != 202:
             raise UpstreamInvalid(f"{method}: status {exchange.status}", sent=True, replica=session.key[1])
 
-    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
-        """Something that the server should hear and that nobody waits for."""
-        if len(self._errands) >= self._limits.errands:
+    def _run_errand(self, server: str, errand: Coroutine[Any, Any, None]) -> None:
+        """Something that the server should hear and that nobody waits for; one that hangs is in no other's way."""
+        errands = self._errands[server]
+        if len(errands) >= self._limits.errands:
             errand.close()
             return
-        task = asyncio.create_task(self._try(errand), name="errand")
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        task = asyncio.create_task(self._try(self._turns[server], errand), name="errand")
+        errands.add(task)
+        task.add_done_callback(errands.discard)
 
-    async def _try(self, errand: Coroutine[Any, Any, None]) -> None:
+    async def _try(self, turns: asyncio.Semaphore, errand: Coroutine[Any, Any, None]) -> None:
         try:
-            async with self._at_once, asyncio.timeout(self._limits.errand_s):
+            async with turns, asyncio.timeout(self._limits.errand_s):
                 await errand
         except (UpstreamFault, TimeoutError):
             pass  # the server ends by itself what it keeps for nobody

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -713,6 +716,30 @@ async def test_a_call_that_takes_too_long_is_called_off(
     await eventually(lambda: past.methods()[-1] == "notifications/cancelled")
 
 
+def _heard(server: PastServer, method: str, count: int) -> bool:
+    return server.methods().count(method) == count
+
+
+async def test_a_server_that_takes_nothing_is_in_no_others_way(past: PastServer, wire: ScriptedUpstream) -> None:
+    """One lets notices hang, as many as may be under way: another hears of a call that is off within its second."""
+    deaf = PastServer(hooks={"tools/call": _hang, "notifications/cancelled": _hang})
+    past.hooks["tools/call"] = _hang
+    async with ScriptedUpstream(deaf) as other:
+        wires = {SERVER.name: wire, "deaf": other}
+        targets = {name: UpstreamTarget((check_replica_url(one.url),)) for name, one in wires.items()}
+        few = SessionLimits(errands=3, errands_at_once=2, errand_s=30.0)
+        upstream = LegacyUpstream(HttpUpstream(targets, LIMITS), dict.fromkeys(targets, "2025-06-18"), LIMITS, few)
+        for server, name, count, heard in ((deaf, "deaf", 6, 2), (past, SERVER.name, 1, 1)):
+            asking = [replace(ask(number), server=replace(SERVER, name=name)) for number in range(count)]
+            calls = [asyncio.create_task(told(upstream, one)) for one in asking]
+            await eventually(partial(_heard, server, "tools/call", count))
+            for one in calls:
+                one.cancel()
+            await asyncio.wait(calls)
+            await eventually(partial(_heard, server, "notifications/cancelled", heard))
+    await upstream.close()
+
+
 async def test_sessions_are_bounded_and_the_oldest_goes_first(
     past: PastServer, wire: ScriptedUpstream, connect: Open
 ) -> None:
@@ -836,6 +863,62 @@ async def test_the_pages_of_a_list_are_asked_for_like_any(
     upstream = connect(wire)
     assert (await upstream.inquire(SERVER, "tools/list", {}))["nextCursor"] == "2"
     assert "nextCursor" not in await upstream.inquire(SERVER, "tools/list", {"cursor": "2"})
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_is_lost_no_session_is_shared_and_no_call_runs_twice(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, seed: int
+) -> None:
+    """Twelve principals, sessions that vanish, resets, wrong statuses, callers that go away, little room."""
+    chance = random.Random(seed)
+    owners: dict[str, set[str]] = defaultdict(set)
+    runs: Counter[int] = Counter()
+    calls, unsent = set[int](), set[int]()
+
+    async def carry_out(exchange: Exchange) -> None:
+        session = "".join(exchange.seen.values("mcp-session-id"))
+        if session not in past.known:
+            return await exchange.send(past.lost(exchange))
+        said = orjson.loads(exchange.seen.body)["params"]["_meta"]
+        owners[session].add(said["acme/who"])
+        runs[said["acme/n"]] += 1
+        if chance.random() < 0.05:
+            return exchange.reset()
+        if chance.random() < 0.05:
+            return await exchange.send(stranger(chance.choice([400, 404, 410, 500])))
+        if chance.random() < 0.05:
+            past.known.clear()
+        await asyncio.sleep(chance.random() * 0.01)
+        return await exchange.send(http(200, rpc(exchange, {"content": [], "tools": [], "who": said["acme/who"]})))
+
+    async def forget(exchange: Exchange) -> None:
+        past.known[:] = [one for one in past.known if one not in exchange.seen.values("mcp-session-id")]
+        await exchange.send(http(200, kind=""))
+
+    past.hooks |= {"tools/call": carry_out, "tools/list": carry_out, "DELETE": forget}
+    upstream = connect(wire, sessions=SessionLimits(sessions=chance.choice([4, 8, 40]), rest_s=(0.0,)))
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(chance.random() * 0.3)
+        who, patience = f"p{number % 12}", chance.choice([30.0, 30.0, 30.0, 0.02])
+        method, kind = chance.choice([("tools/list", "list"), *[("tools/call", "tool")] * 4])
+        meta = {"acme/who": who, "acme/n": number}
+        asking = ask(1, method=method, kind=kind, who=Identity("https://idp.example", who), **meta)
+        try:
+            async with asyncio.timeout(patience):
+                assert (await result(upstream, asking))["who"] == who
+        except UpstreamFault as fault:
+            unsent.update([number] if not fault.sent else [])
+        except TimeoutError:
+            pass
+        if method == "tools/call":
+            calls.add(number)
+
+    await asyncio.gather(*(one(number) for number in range(120)))
+    assert sum(runs.values()) > 10
+    assert all(runs[number] <= 1 for number in calls)
+    assert not any(runs[number] for number in unsent & calls)
+    assert all(len(principals) == 1 for principals in owners.values()), owners
 
 
 async def test_other_servers_are_none_of_its_business() -> None:
