@@ -47,6 +47,9 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
+_OF_A_LEG: Final = ("leg", "answers_ticket")
+"""What only the records of a request that goes on with an earlier one hold."""
+
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
     "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
@@ -157,7 +160,7 @@ def admin_record(
 def closing_outcome(decision_id: str, decision: Mapping[str, Any], outcome: str, reason: str) -> dict[str, Any]:
     """The end of a request that nobody saw ending, from its decision's record (empty where only the id is known)."""
     record = _blank("outcome", None)
-    record |= {name: value for name, value in decision.items() if name in record}
+    record |= {name: value for name, value in decision.items() if name in record or name in _OF_A_LEG}
     record |= {"kind": "outcome", "decision_id": decision_id, "outcome": outcome, "reasons": [reason]}
     record |= {"arguments": None, "arguments_hmac": None}
     return record
@@ -225,7 +228,8 @@ def _ran_under(record: dict[str, Any], passage: Passage) -> None:
         if settled.answers is not None:
             record["answers_ticket"] = settled.answers.ticket_id
     elif isinstance(settled, Held):
-        record["ticket"] = settled.ticket.id
+        of_the_answers = record["ticket"] not in {None, settled.ticket.id}
+        record["answers_ticket" if of_the_answers else "ticket"] = settled.ticket.id
 
 
 def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from approvals.ticket import Claimed, Held
 from gateway.contract.chain import MAX_LINE, ZERO, Chain, Checkpoint, chain, read_line, verify_chain
-from gateway.contract.passage import Call, Envelope, Passage, Tool
+from gateway.contract.passage import Call, Envelope, OpenedState, Passage, Tool
 from gateway.contract.record import (
     AuditKeys,
     Redactor,
@@ -203,6 +203,17 @@ def test_a_closed_decision_keeps_who_and_what() -> None:
     assert (record["name"], record["actor"]["subject"]) == ("read_file", "alice")
     assert record["arguments"] is record["arguments_hmac"] is None
     assert record.keys() == MEMBERS
+
+
+def test_a_closed_leg_keeps_its_place_in_the_conversation() -> None:
+    """Whose end nobody saw is still told from the call that began: leg, ticket, and the ticket of its answers."""
+    passage = walked()
+    passage.settled = use = Claimed("ticket-1", "use-1", leg=2, answers=Claimed("ticket-2", "use-2"))
+    passage.opened_state = OpenedState("own", leg=2, use=use)
+    decision = decision_record(passage, REDACTOR)
+    record = closing_outcome(passage.decision_id, decision, "unknown", "writer_ended")
+    for told in (decision, record):
+        assert (told["leg"], told["ticket"], told["answers_ticket"]) == (2, "ticket-1", "ticket-2")
 
 
 # Redaction

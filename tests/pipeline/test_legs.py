@@ -425,6 +425,9 @@ async def test_answers_that_need_an_approval_have_a_ticket_of_their_own(tmp_path
         assert (await house.ticket(answers))["meta"]["inputResponses"] == YES
         other = {"sure": {"action": "decline"}}
         assert (await refused(house, leg(house, state, other)))[:2] == (403, 40303)
+        held = house.sink.of("refusal")[-1]
+        assert (held["ticket"], held["leg"]) == (begun_with, 1), "the legs of an approved call share its ticket"
+        assert held["answers_ticket"] not in (None, begun_with, answers)
         assert await runs(house, begun_with) == ["waiting"]
 
         following = await state_of(house, leg(house, state))
