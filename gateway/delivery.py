@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,9 +26,10 @@ from gateway.contract.quirks import Quirk
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, result_reply, stream_headers
-from gateway.contract.retelling import reply_of, session_line
-from gateway.contract.stream import ResponseStream, StreamLimits, encode_event
+from gateway.contract.retelling import session_line
+from gateway.contract.stream import ResponseStream, StreamLimits
 from gateway.contract.subscription import Rewrite, Rewriter
+from gateway.relay import Relay
 from gateway.streams import Place, Streams
 from gateway.upstream.port import (
     Answer,
@@ -272,133 +273,3 @@ class Delivery:
         """Wait for all that goes on apart from a connection."""
         while self.pending:
             await asyncio.wait(self.pending)
-
-
-class Relay:
-    """An answer's stream on its way back, event by event; concludes the call however it ends.
-
-    An iterator rather than a generator: one that is dropped before its first step must conclude as well. Nothing is
-    read ahead: the next piece of the upstream is asked for when the client took the last. Only a subscription has a
-    `place`, and only a subscription can be ended by the gateway without a fault.
-    """
-
-    __slots__ = (
-        "_admitted",
-        "_answer",
-        "_closed",
-        "_delivery",
-        "_ended",
-        "_events",
-        "_passage",
-        "_place",
-        "_stream",
-        "_text",
-        "identity",
-    )
-
-    def __init__(
-        self,
-        delivery: Delivery,
-        passage: Passage,
-        admitted: Admitted,
-        answer: Answer,
-        stream: ResponseStream,
-        *,
-        place: Place | None = None,
-    ) -> None:
-        self.identity = admitted.identity
-        self._delivery = delivery
-        self._passage = passage
-        self._admitted = admitted
-        self._answer = answer
-        self._stream = stream
-        self._place = place
-        self._ended = ""
-        self._closed = False
-        self._text = b""
-        self._events = self._run()
-        if place is None:
-            delivery.streams.calls += 1
-        else:
-            delivery.streams.add(self)
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._events.__anext__()
-
-    def end(self, why: str) -> None:
-        """End a subscription gracefully: its server is let go at once, its client gets the result that says so."""
-        if not self._ended:
-            self._ended = why
-            self._answer.interrupt()
-
-    async def whole(self) -> bytes:
-        """The response's text alone, once it is there; what came before it is dropped."""
-        try:
-            async for _ in self._events:
-                pass
-            return self._text
-        finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """The client has gone, or has got everything: the upstream's stream is aborted if it still runs."""
-        self._leave()
-        await self._events.aclose()
-        await self._answer.close()
-        if not self._passage.outcome:
-            self._delivery.abandon(self._passage)
-
-    def _leave(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        streams = self._delivery.streams
-        streams.dropped += self._stream.dropped
-        if self._place is None:
-            streams.calls -= 1
-        else:
-            streams.discard(self)
-            self._place.leave()
-
-    async def _run(self) -> AsyncGenerator[bytes, None]:
-        passage, delivery, stream = self._passage, self._delivery, self._stream
-        try:
-            try:
-                async for chunk in self._answer.chunks():
-                    # One name for what came and what leaves: nothing is kept twice while the client is slow.
-                    chunk = b"".join(stream.feed(chunk))  # noqa: PLW2901
-                    if chunk:
-                        yield chunk
-                    if stream.final is not None or stream.fault:
-                        break
-            except UpstreamFault:
-                if not self._ended:
-                    raise
-            if self._ended and stream.final is None:
-                passage.ended = self._ended
-                await delivery.conclude(passage, "executed")
-                yield stream.encode_farewell()
-                return
-            stream.finish()
-            if stream.final is not None:
-                self._answer.release()
-            else:
-                raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
-            text = await delivery.answers.fit(passage, self._admitted, stream.final)
-            await delivery.conclude(passage, stream.final.outcome)
-            self._text = text
-            yield stream.encode_final(text)
-        except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream
-            yield await self._break_off(delivery.refusal_of(passage, error))
-
-    async def _break_off(self, refused: Refused) -> bytes:
-        """The stream can't go on: an error with the caller's id, so that nobody takes the end for a success."""
-        passage = self._passage
-        passage.refused = refused
-        passage.code = refused.refusal.value.code
-        await self._delivery.conclude(passage, "unknown")
-        self._text = reply_of(passage, refused).body
-        return encode_event(self._text)

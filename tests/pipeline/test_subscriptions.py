@@ -14,7 +14,7 @@ import orjson
 from gateway.contract.passage import Admitted, Identity, Reply
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.subscription import SUBSCRIPTION_ID, Rewrite
-from gateway.delivery import Relay
+from gateway.relay import Relay
 from gateway.streams import LOOK_S, Streams
 from tests.contract.asking import message
 from tests.contract.sse import whatwg
