@@ -61,6 +61,10 @@ names, nobody knows who keeps nothing; the client's closing of the connection st
 LONGEST_MIRRORED: Final = 16_384
 """Bytes that one call's mirrored headers may have. A client that writes them itself is bounded by the head's size."""
 
+RELATED_TASK: Final = "io.modelcontextprotocol/related-task"
+"""The key of `_meta` that makes a request of 2025-11-25 part of a task. None is offered, and nothing proves whose it
+would be."""
+
 _NEWER_META: Final = frozenset(key for key in PROTOCOL_META if key.startswith("io.modelcontextprotocol/"))
 _NEWER_PARAMS: Final = frozenset({"requestState", "inputResponses"})
 
@@ -190,6 +194,7 @@ def modernise(spoken: Spoken, received: Received, envelope: Envelope) -> tuple[R
         params = {name: value for name, value in envelope.params.items() if name != "task"}
     capabilities = dict(spoken.session.capabilities)
     meta = {**envelope.meta, VERSION_KEY: PROTOCOL_VERSION, CAPABILITIES_KEY: capabilities}
+    meta.pop(RELATED_TASK, None)
     params["_meta"] = meta
     raw = orjson.dumps({"jsonrpc": "2.0", "id": envelope.id, "method": method, "params": params})
     lines = [line for line in received.headers if not line[0].startswith(b"mcp")]

@@ -18,6 +18,7 @@ import orjson
 from gateway.contract.fingerprint import effect_text
 from gateway.contract.guard import EXECUTED, RPC_ERROR, TOOL_ERROR, Guarded, guard_message
 from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY
+from gateway.contract.legacy import RELATED_TASK
 from gateway.contract.passage import Admitted, Call, Envelope
 from gateway.contract.refusals import METHOD_NOT_FOUND, Refusal, Refused
 from gateway.contract.stream import Comment, Event, EventParser, StreamLimits, encode_event
@@ -35,9 +36,8 @@ _UNCHANGED = LISTS | {"tools/call", "prompts/get", "resources/read", "completion
 _CACHEABLE = LISTS | {"resources/read"}
 _LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 _PRESENT_META = frozenset({VERSION_KEY, CAPABILITIES_KEY, "io.modelcontextprotocol/clientInfo", _LOG_LEVEL})
-_STAYS = _PRESENT_META | {"io.modelcontextprotocol/related-task"}
-"""Keys of `_meta` that stay here. The last is one that 2025-11-25 alone reads: it would make a call part of a task,
-which may be another's."""
+_STAYS = _PRESENT_META | {RELATED_TASK}
+"""Keys of `_meta` that no old server gets."""
 
 _OFFERED = ("tools", "prompts", "resources", "completions")
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -128,12 +128,14 @@ def headers_of_the_past(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[b
 def present_answer(call: Call, guarded: Guarded) -> bytes:
     """An old server's guarded answer -> its text for the caller: the caller's id, and what this revision demands.
 
-    Raises `Refused(UPSTREAM_INVALID)` for a result that no earlier revision has.
+    Raises `Refused(UPSTREAM_INVALID)` for a result that no earlier revision has, and for a task of 2025-11-25.
     """
     if guarded.outcome == RPC_ERROR:
         return orjson.dumps({**guarded.message, "id": call.envelope.id})
     if guarded.outcome not in (EXECUTED, TOOL_ERROR):
         raise _invalid(f"a result of an earlier revision that says {guarded.outcome}")
+    if call.method == "tools/call" and "task" in guarded.result and "content" not in guarded.result:
+        raise _invalid("a task that nobody asked for: it may run, and nobody could ask how it ended")
     result = _complete(guarded.result, cacheable=call.method in _CACHEABLE)
     return orjson.dumps({"jsonrpc": "2.0", "id": call.envelope.id, "result": result})
 

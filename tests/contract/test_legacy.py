@@ -17,6 +17,7 @@ from gateway.contract.headers import CAPABILITIES_KEY, VERSION_KEY, match_header
 from gateway.contract.legacy import (
     LONGEST_MIRRORED,
     OLDER_VERSIONS,
+    RELATED_TASK,
     Answered,
     Session,
     Spoken,
@@ -211,6 +212,7 @@ def test_arguments_that_do_not_fit_are_told_as_the_tool_would() -> None:
     [
         ("tools/call", {"name": "a b", "arguments": {"x": 1.0}, "_meta": {"progressToken": 1, "x/y": 2}}, "a b"),
         ("tools/call", {"name": "pay", "task": {"ttl": 1}}, "pay"),
+        ("tools/call", {"name": "pay", "_meta": {RELATED_TASK: {"taskId": "t"}}}, "pay"),
         ("prompts/get", {"name": "gr\u00fc\u00dfe"}, "gr\u00fc\u00dfe"),
         ("resources/read", {"uri": "a://b"}, "a://b"),
         ("tools/list", {"cursor": "c"}, None),
@@ -231,7 +233,8 @@ def test_a_request_agrees_with_its_headers_by_construction(method: str, params: 
     expected = {name: value for name, value in params.items() if name not in {"task", "_meta"}}
     assert {name: value for name, value in envelope.params.items() if name != "_meta"} == expected
     own = {VERSION_KEY: "2026-07-28", CAPABILITIES_KEY: {}}
-    assert envelope.meta == {**params.get("_meta", {}), **own}
+    told = {key: value for key, value in params.get("_meta", {}).items() if key != RELATED_TASK}
+    assert envelope.meta == {**told, **own}
     assert not received.values(b"mcp-session-id")
     assert received.values(b"traceparent") == [b"t"]
 

@@ -205,6 +205,18 @@ def test_a_result_becomes_one_of_this_revision(method: str) -> None:
     assert found == {"jsonrpc": "2.0", "id": 7, "result": {**given, "resultType": "complete", **wanted}}
 
 
+def test_a_task_of_2025_11_25_is_no_result() -> None:
+    """Nobody asked for one, nobody could ask how it ends, and its id is not sealed: not executed, but unknown."""
+    call = a_call(7)
+    asked = call_of_the_past(an_admitted(call), "ours")
+    task = {"taskId": "t-1", "status": "working"}
+    whole = {"content": [], "task": task}  # a tool's own member, as any result may have
+    assert b'"task"' in present_answer(call, guard_answer(asked, answered(whole)))
+    with pytest.raises(Refused, match="task") as caught:
+        present_answer(call, guard_answer(asked, answered({"task": task})))
+    assert caught.value.refusal is Refusal.UPSTREAM_INVALID
+
+
 def test_an_error_keeps_code_message_and_data() -> None:
     """Old codes pass; the id is the caller's."""
     call = a_call("x")
