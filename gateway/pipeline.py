@@ -85,8 +85,10 @@ class Corridor:
             return await self.delivery.answer(passage, answered)
         except Exception as error:  # noqa: BLE001 - the house's one broad except: a defect refuses, it never admits
             return await self.turn_away(passage, self.delivery.refusal_of(passage, error))
-        except BaseException:
+        except BaseException as gone:
             self.delivery.abandon(passage)
+            if not passage.committed:
+                self.write_off(passage, Refused(Refusal.CLIENT_GONE, str(gone)))
             raise
         finally:
             self.in_flight -= 1

@@ -56,15 +56,12 @@ class JsonlSettings:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A record before its commit. `done` only where a caller waits, `weight` (bytes, about) only of what is bounded;
-    `linked` while it is part of a commit that did not fail.
-    """
+    """A record before its commit. `done` only where a caller waits, `weight` (bytes) only of what is bounded."""
 
     record: dict[str, Any]
     since: float
     done: asyncio.Future[None] | None = None
     weight: int = 0
-    linked: bool = False
 
 
 @dataclass(slots=True)
@@ -161,25 +158,20 @@ class JsonlSink:
     async def append(self, record: Mapping[str, Any]) -> None:
         """Durable when it returns; `AuditUnavailable` within the deadline, at once while the file is known to fail.
 
-        A decision whose caller is cancelled meanwhile may be on disk all the same: its end, `cancelled`, follows.
+        A decision whose caller is cancelled meanwhile may be on disk all the same: its end is the caller's to note.
         """
         if self.fault:
             raise AuditUnavailable(self.fault)
         if len(self._pending) >= 2 * self._settings.max_notes:
             raise AuditUnavailable("too many records wait for the audit")
         done: asyncio.Future[None] = self._loop.create_future()
-        waiting = self._add(record, done)
+        self._add(record, done)
         if self._watch is None:
             self._watch = self._loop.call_later(self._settings.deadline_s, self._judge_lateness)
         if self._soon is None and self._under_way is None:
             # In the next turn of the loop: all that arrive in this one share the commit.
             self._soon = self._loop.call_soon(self._commit)
-        try:
-            await done
-        except asyncio.CancelledError:
-            if waiting.linked and record["kind"] == "decision":
-                self._keep(closing_outcome(record["decision_id"], record, "cancelled", "caller_left"))
-            raise
+        await done
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Joins the next commit. What has no room is counted, and reported by a record once there is some."""
@@ -197,9 +189,8 @@ class JsonlSink:
             return
         self._unfold()
         if not self.fault:
-            ending = {
-                waiting.record["decision_id"] for waiting in self._pending if waiting.record["kind"] == "outcome"
-            }
+            ends = [one.record for one in self._pending if one.record["kind"] in {"outcome", "refusal"}]
+            ending = {record["decision_id"] for record in ends}
             self._add(admin_record("stopped", facts={"open": sorted(self._open - ending)[:_MAX_MARKED]}))
         fault, self.fault, self._running = self.fault, "the audit is closed", False
         if not fault:
@@ -283,7 +274,6 @@ class JsonlSink:
             seq, head = seq + 1, linked
             lines.append(line)
             batch.append(waiting)
-            waiting.linked = True
             self._follow(record)
         return _Commit(batch, b"".join(lines), seq, head, self._loop.time())
 
@@ -333,7 +323,6 @@ class JsonlSink:
     def _failed(self, commit: _Commit, why: str) -> None:
         """Nothing of the commit counts: notes wait for the next, who waited is refused, a probe looks again soon."""
         for waiting in reversed(commit.waiting):
-            waiting.linked = False
             if waiting.record["kind"] == "decision":
                 self._open.discard(waiting.record["decision_id"])
             if waiting.done is None:

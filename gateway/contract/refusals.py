@@ -96,6 +96,7 @@ class Refusal(Enum):
     UPSTREAM_INVALID = Row(502, 50202, "The MCP server's answer could not be accepted.")
     UPSTREAM_TIMEOUT = Row(504, 50401, "The MCP server did not answer in time.")
     REVISION_REQUIRED = Row(400, 40001, "This needs MCP revision 2026-07-28; the client speaks an older one.")
+    CLIENT_GONE = Row(499, 49901, "The client went away before its request was decided.")
     INTERNAL_ERROR = Row(500, INTERNAL_ERROR, "The gateway failed; nothing more is known here.")
 
     @property

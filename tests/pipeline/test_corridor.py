@@ -54,6 +54,40 @@ async def test_a_use_that_is_given_back_is_so_even_if_the_client_goes_away(tmp_p
         assert (await house.call())[0] == 200
 
 
+async def test_a_client_that_leaves_before_the_decision_leaves_one_record(tmp_path: Path) -> None:
+    """AUD-01: in the body, at the policy, at the disk: one refusal, with whoever was known, counted, nothing sent."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        await house.approve(house.ask())
+        asked, read = house.ask(), asyncio.Event()
+
+        async def never() -> bytes:
+            read.set()
+            await asyncio.Event().wait()
+            return b""
+
+        del house.sink.records[:]
+        whole, asked.body = asked.body, never  # type: ignore[method-assign]
+        ends = house.watcher.ends
+        serving = asyncio.create_task(house.serve(asked))
+        await read.wait()
+        await _leave(serving)
+        asked.body = whole  # type: ignore[method-assign]
+        house.sink.gate = asyncio.Event()
+        serving = asyncio.create_task(house.serve(asked))
+        await until(lambda: house.moves[-1] == "claim")
+        await _leave(serving)
+        await house.corridor.delivery.drain()
+        assert house.moves[-1] == "restore"
+        early, late = house.sink.records
+        assert [(one["kind"], one["reasons"][0]) for one in (early, late)] == [("refusal", "client_gone")] * 2
+        assert [(one["status"], one["code"]) for one in (early, late)] == [(499, 49901)] * 2
+        assert early["actor"] == late["actor"] is not None
+        assert (early["name"], late["name"], late["ticket"] is not None) == (None, "pay", True)
+        assert (house.watcher.ends, house.forwarded, house.corridor.in_flight) == (ends + 2, [], 0)
+        house.sink.gate = None
+        assert (await house.call())[0] == 200
+
+
 async def test_an_approval_revoked_between_the_claim_and_the_sending_is_a_refusal(tmp_path: Path) -> None:
     """APR-02: whoever loses against the person who revokes is refused; nothing runs, and no fault is made of it."""
     async with inner_house(tmp_path, lambda _: APPROVE) as house:

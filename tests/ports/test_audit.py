@@ -344,8 +344,8 @@ async def test_close_writes_what_waits(file: Path) -> None:
     whole(file)
 
 
-async def test_a_caller_that_leaves_while_its_decision_is_written_gets_an_end(file: Path) -> None:
-    """A cancelled caller's decision is closed as `cancelled` if it may be on disk, and not written if it is not."""
+async def test_a_caller_that_leaves_while_its_decision_is_written_notes_the_end(file: Path) -> None:
+    """A cancelled caller's decision is on disk or is not; the corridor's refusal follows it and is its only end."""
 
     def sync(fd: int) -> None:
         time.sleep(0.1)
@@ -359,9 +359,14 @@ async def test_a_caller_that_leaves_while_its_decision_is_written_gets_an_end(fi
     under_way.cancel()
     queued.cancel()
     await asyncio.gather(under_way, queued, return_exceptions=True)
+    for number in (1, 2):
+        sink.note({**decision(number), "kind": "refusal", "reasons": ["client_gone"]})
     await sink.close()
-    told = [(r["decision_id"][-1], r["kind"], r["outcome"]) for r in records_of(file) if r["kind"] != "admin"]
-    assert told == [("1", "decision", None), ("1", "outcome", "cancelled")]
+    told = [(r["decision_id"][-1], r["kind"]) for r in records_of(file) if r["kind"] != "admin"]
+    assert sorted(told) == [("1", "decision"), ("1", "refusal"), ("2", "refusal")]
+    assert told.index(("1", "decision")) < told.index(("1", "refusal"))
+    (stopped,) = [r for r in records_of(file) if r.get("act") == "stopped"]
+    assert stopped["facts"]["open"] == []
     whole(file)
 
 

@@ -97,6 +97,34 @@ def test_a_client_that_leaves_is_one_decision_and_one_end(house: House) -> None:
     assert house.call("odd", gated).json()["error"]["code"] == 40304
 
 
+@pytest.mark.provokes(Refusal.CLIENT_GONE)
+def test_a_client_that_leaves_before_its_decision_is_one_refusal(house: House) -> None:
+    """AUD-01: whoever goes away inside the body is not served, and is in the record as far as they were known."""
+    passes(house, house.good(server="odd"))
+    before, earlier = len(house.forwarded()), len(_gone(house))
+    with RawClient(house.address, 30) as client:
+        client.send(house.good(server="odd").encode()[:-1])
+    limit = time.monotonic() + 20
+    while len(_gone(house)) == earlier:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    passes(house)
+    (record,) = _gone(house)[earlier:]
+    assert (record["kind"], record["status"], record["code"]) == ("refusal", 499, 49901)
+    assert (record["server"], record["actor"]["subject"], record["name"], record["count"]) == (
+        "odd",
+        "alice",
+        None,
+        1,
+    )
+    assert [one["kind"] for one in house.records_of(record["decision_id"])] == ["refusal"]
+    assert len(house.forwarded()) == before + 1
+
+
+def _gone(house: House) -> list[dict[str, Any]]:
+    return [one for one in house.records() if one["reasons"][:1] == ["client_gone"]]
+
+
 def test_every_refusal_of_the_table_is_exactly_one_record(house: House) -> None:
     """AUD-01, RPC-07, as a matrix in one go: N refusals are N records of as many decisions, and nothing else."""
     passes(house)
