@@ -8,6 +8,7 @@ Memory is bounded whatever servers list.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import structlog
 
 from gateway.contract.arguments import Contract, Mode
 from gateway.contract.bindings import Binding, read_bindings
-from gateway.contract.fingerprint import digest_definition
+from gateway.contract.fingerprint import digest_definition, spelling
 from gateway.contract.passage import Tool
 from gateway.contract.schemas import Unusable
 from gateway.pins.keeper import Pins
@@ -28,6 +29,9 @@ KEPT = 10_000
 
 COMPILED_BYTES = 16_777_216
 """Schemas, in bytes of their text, that stay compiled. A server of fifty tools has about a hundred thousand."""
+
+LARGEST = 1_048_576
+"""Of a definition that can be used, in bytes: reading it, and its digest alone, take Python up to a second."""
 
 TURN = 32
 """After so many known definitions the event loop gets a turn. New ones are read in a thread: a large schema takes
@@ -47,6 +51,7 @@ class Reading:
     """What a definition says. `fault` is why it can't be used; then there is nothing else."""
 
     fault: str = ""
+    digest: str = ""
     bindings: tuple[Binding, ...] = ()
     contract: Contract | None = None
 
@@ -61,8 +66,8 @@ class Definitions:
     rules: Mapping[str, ArgumentRules] = field(default_factory=dict)
     pins: Pins = field(default_factory=Pins)
     compiled_bytes: int = COMPILED_BYTES
-    _known: OrderedDict[tuple[str, str], Reading] = field(default_factory=OrderedDict)
-    _compiled: OrderedDict[tuple[str, str], Contract] = field(default_factory=OrderedDict)
+    _known: OrderedDict[tuple[str, bytes], Reading] = field(default_factory=OrderedDict)
+    _compiled: OrderedDict[tuple[str, bytes], Contract] = field(default_factory=OrderedDict)
     _weight: int = 0
 
     async def read(self, server: str, items: Sequence[Mapping[str, Any]]) -> list[Tool | None]:
@@ -83,11 +88,12 @@ class Definitions:
         return [None if tool is None or tool.quarantine else tool for tool in await self.read(server, items)]
 
     async def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
-        digest = digest_definition(item)
-        key = (server, digest)
+        text = spelling(item)
+        key = (server, hashlib.sha256(text).digest())
         reading = self._known.get(key)
         if reading is None:
-            reading = self._remember(key, await asyncio.to_thread(self._find_out, server, item))
+            fault = f"larger than {LARGEST} bytes" if len(text) > LARGEST else ""
+            reading = self._remember(key, await asyncio.to_thread(self._find_out, server, item, fault))
         else:
             self._known.move_to_end(key)
             if key in self._compiled:
@@ -97,7 +103,7 @@ class Definitions:
         annotations = item.get("annotations")
         tool = Tool(
             name=item["name"],
-            digest=digest,
+            digest=reading.digest,
             annotations=annotations if isinstance(annotations, dict) else NOTHING,
             definition=item,
             bindings=reading.bindings,
@@ -105,19 +111,22 @@ class Definitions:
         )
         return self.pins.judge(server, tool)
 
-    def _find_out(self, server: str, item: Mapping[str, Any]) -> Reading:
+    def _find_out(self, server: str, item: Mapping[str, Any], fault: str) -> Reading:
         schema, name = item["inputSchema"], item["name"]
         rules = self.rules.get(server, ArgumentRules())
         mode = rules.tools.get(name, rules.default)
         try:
+            if fault:
+                raise Unusable(fault)
             bindings = read_bindings(schema)
-            return Reading("", bindings, None if mode == "off" else Contract(schema, strict=mode == "strict"))
+            contract = None if mode == "off" else Contract(schema, strict=mode == "strict")
+            return Reading("", digest_definition(item), bindings, contract)
         except Unusable as found:
             log = structlog.get_logger("definitions")
             log.warning("tool_left_out", server=server, tool=name[:128], reason=str(found))
             return Reading(fault=str(found) or "unusable")
 
-    def _remember(self, key: tuple[str, str], reading: Reading) -> Reading:
+    def _remember(self, key: tuple[str, bytes], reading: Reading) -> Reading:
         if key in self._known:  # somebody else read the same meanwhile
             return self._known[key]
         self._known[key] = reading
@@ -130,7 +139,7 @@ class Definitions:
                 self._forget(next(iter(self._compiled)))
         return reading
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: tuple[str, bytes]) -> None:
         """The tools that are in use keep their contract, which from now on is compiled for each call."""
         contract = self._compiled.pop(key, None)
         if contract is not None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from gateway.contract.listing import MEMBERS
+from gateway.contract.listing import MEMBERS, MOST_ITEMS
 from gateway.contract.passage import Server
 from gateway.contract.refusals import METHOD_NOT_FOUND
 from gateway.upstream.port import Upstream, UpstreamFault, UpstreamInvalid, UpstreamTimeout
@@ -32,7 +32,7 @@ class CatalogLimits:
     """
 
     pages: int = 100
-    items: int = 5000
+    items: int = MOST_ITEMS
     listing_bytes: int = 16_777_216
     shortest_s: float = 2.0
     longest_s: float = 300.0

@@ -22,6 +22,9 @@ MEMBERS: Mapping[str, tuple[str, str]] = {
 }
 """List method -> (the result's member, the item's member that identifies it)."""
 
+MOST_ITEMS = 5000
+"""Of one whole listing of tools, prompts or templates: more is none, and so is one page with more."""
+
 
 def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The items of one page as the policy is asked about them: what the list says of each, and its `id`.
@@ -35,6 +38,8 @@ def candidates_of(method: str, result: Mapping[str, Any]) -> list[dict[str, Any]
     items = result.get(member)
     if not isinstance(items, list):
         raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: result.{member} is not an array")
+    if len(items) > MOST_ITEMS and method != "resources/list":  # nothing of it could be called
+        raise Refused(Refusal.UPSTREAM_INVALID, f"{method}: more than {MOST_ITEMS} items")
     candidates = []
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get(key), str):

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway.contract.listing import MEMBERS, candidates_of, is_shared, keep_private, keep_visible, named_twice
+from gateway.contract.listing import (
+    MEMBERS,
+    MOST_ITEMS,
+    candidates_of,
+    is_shared,
+    keep_private,
+    keep_visible,
+    named_twice,
+)
 from gateway.contract.refusals import Refusal, Refused
 
 
@@ -37,6 +45,20 @@ def test_a_second_list_under_nearly_the_same_name_is_refused(twin: str) -> None:
     assert candidates_of("tools/list", {"tools": [], "prompts": []}) == []
     with pytest.raises(Refused) as caught:
         candidates_of("tools/list", {"tools": [], twin: [{"name": "secret"}]})
+    assert caught.value.refusal is Refusal.UPSTREAM_INVALID
+
+
+@pytest.mark.parametrize("method", MEMBERS)
+def test_a_page_with_more_than_a_whole_listing_is_none(method: str) -> None:
+    """No tool, prompt or template of it could be used, and reading it would cost a minute; resources need no list."""
+    member, key = MEMBERS[method]
+    items = [{key: f"x{number}"} for number in range(MOST_ITEMS + 1)]
+    assert len(candidates_of(method, {member: items[1:]})) == MOST_ITEMS
+    if method == "resources/list":
+        assert len(candidates_of(method, {member: items})) == MOST_ITEMS + 1
+        return
+    with pytest.raises(Refused) as caught:
+        candidates_of(method, {member: items})
     assert caught.value.refusal is Refusal.UPSTREAM_INVALID
 
 

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from gateway import definitions
+from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Tool
 from gateway.contract.refusals import Refused
 from gateway.definitions import ArgumentRules, Definitions
@@ -123,6 +124,39 @@ async def test_a_large_schema_holds_nobody_up() -> None:
     assert all(found is not None for found in await reading)
     assert turns > 5
     assert longest < (before - began) / 2, "one stretch was most of it"
+
+
+@pytest.mark.parametrize("known_already", [False, True])
+async def test_a_definition_whose_digest_takes_long_holds_nobody_up(known_already: bool) -> None:
+    """The canonical form of floats takes Python most of a second a megabyte: beside the loop, and once."""
+    known, page = Definitions(), [{**tool("slow"), "_meta": {"a.example/x": [1.5] * 240_000}}]
+    if known_already:
+        await known.read("a", page)
+    reading = asyncio.create_task(known.read("a", page))
+    began = before = time.perf_counter()
+    longest = 0.0
+    while not reading.done():
+        await asyncio.sleep(0.001)
+        longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
+    spent = before - began
+    (found,) = await reading
+    assert found is not None
+    began = time.perf_counter()
+    assert found.digest == digest_definition(page[0])
+    digesting = time.perf_counter() - began
+    assert spent < digesting / 2 if known_already else longest < digesting / 2
+
+
+async def test_too_large_a_definition_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it would cost to read is not spent; it is told once, and the others stay."""
+    page = [tool("large", description="x" * 2_000), tool("small", description="x" * 200)]
+    assert all(await Definitions().read("a", page))
+    monkeypatch.setattr(definitions, "LARGEST", 1_000)
+    known = Definitions()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            assert [one and one.name for one in await known.read("a", page)] == [None, "small"]
+    assert [(line["tool"], line["reason"]) for line in lines] == [("large", "larger than 1000 bytes")]
 
 
 async def test_two_who_read_the_same_have_the_same() -> None:
