@@ -113,6 +113,13 @@ def write_pins(pinned: Pinned) -> bytes:
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=True).encode() + b"\n"
 
 
+def check_pins(text: bytes) -> None:
+    """Raise `PinsUnreadable` for a text that no gateway would take: what a server lists may be too large or deep."""
+    if len(text) > MAX_BYTES:
+        raise PinsUnreadable(f"would be larger than {MAX_BYTES} bytes")
+    read_pins(text)
+
+
 def deviations(server: str, pins: Mapping[str, Pin], offered: Mapping[str, Tool]) -> list[Deviation]:
     """All tools of a server that are not as accepted, by name. `offered` is the whole of what it lists."""
     return [

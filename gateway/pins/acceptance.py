@@ -16,7 +16,17 @@ from typing import Any, Final
 
 from gateway.catalog import Catalog
 from gateway.contract.passage import Server
-from gateway.contract.pins import Deviation, Mode, Pinned, accept, deviations, read_pins, seen_digest, write_pins
+from gateway.contract.pins import (
+    Deviation,
+    Mode,
+    Pinned,
+    accept,
+    check_pins,
+    deviations,
+    read_pins,
+    seen_digest,
+    write_pins,
+)
 from gateway.pins import file as files
 from gateway.upstream.port import UpstreamFault
 
@@ -134,7 +144,9 @@ class Acceptance:
                 if (pin.digest if pin else "") != one.digests[0]:
                     raise MovedOn(f"{one.server}/{one.tool}: somebody else accepted it meanwhile")
             at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            with files.prepared(target, write_pins(accept(pinned, found, by, at))) as beside:
+            text = write_pins(accept(pinned, found, by, at))
+            await asyncio.to_thread(check_pins, text)
+            with files.prepared(target, text) as beside:
                 for start in range(0, len(found), CHUNK):
                     part = [[one.server, one.tool, *one.digests] for one in found[start : start + CHUNK]]
                     await self._record("pins_accepted", by, {"seen": look.seen, "of": len(found), "tools": part})

@@ -30,7 +30,7 @@ YOUNG_S: Final = 3.0
 """A file that changed so lately is read again even if it looks the same: clocks of file systems are coarse."""
 
 KEPT: Final = 10_000
-"""Deviations that are remembered as told, of all servers together."""
+"""Deviations that are remembered as told, of each server."""
 
 MOST: Final = 16
 """Tools of one kind that an alert names, so that its record stays small; it counts them all."""
@@ -66,7 +66,7 @@ class Pins:
         self._digests: Digests = {}
         self._text = ""
         self._offered: dict[str, Mapping[str, str]] = {}
-        self._told: OrderedDict[tuple[str, str, str, str], None] = OrderedDict()
+        self._told: dict[str, OrderedDict[tuple[str, str, str], None]] = {}
         self._mark: files.Mark | None = None
         self._broken = ""
         self._looking: asyncio.Task[None] | None = None
@@ -138,7 +138,7 @@ class Pins:
         found: dict[State, list[list[str]]] = {State.CHANGED: [], State.NEW: [], State.GONE: []}
         for name, now in [*offered.items(), *((name, "") for name in gone)]:
             before = pins.get(name, "")
-            if before == now or not self._is_news((server, name, before, now)):
+            if before == now or not self._is_news(server, (name, before, now)):
                 continue
             state = State.GONE if not now else State.CHANGED if before else State.NEW
             found[state].append([printable(name, 128), *(digest for digest in (before, now) if digest)])
@@ -157,13 +157,14 @@ class Pins:
         self._journal("definitions_deviate", facts)
         return True
 
-    def _is_news(self, key: tuple[str, str, str, str]) -> bool:
-        if key in self._told:
-            self._told.move_to_end(key)
+    def _is_news(self, server: str, key: tuple[str, str, str]) -> bool:
+        told = self._told.setdefault(server, OrderedDict())
+        if key in told:
+            told.move_to_end(key)
             return False
-        self._told[key] = None
-        if len(self._told) > KEPT:
-            self._told.popitem(last=False)
+        told[key] = None
+        if len(told) > KEPT:
+            told.popitem(last=False)
         return True
 
     # ------------------------------------------------------------------ the file
@@ -176,6 +177,8 @@ class Pins:
             try:
                 found = await asyncio.to_thread(self._read, file)
             except (OSError, PinsUnreadable) as error:
+                if isinstance(error, OSError):  # the text may be all right: nothing about the file need change then
+                    self._mark = _GONE
                 if doubted:
                     self._alarm(str(error), file)
                 else:  # somebody may be writing it at this moment

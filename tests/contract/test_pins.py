@@ -19,6 +19,7 @@ from gateway.contract.pins import (
     PinsUnreadable,
     State,
     accept,
+    check_pins,
     deviations,
     read_pins,
     seen_digest,
@@ -155,3 +156,14 @@ def test_a_look_is_one_digest() -> None:
         [],
     ]
     assert len({seen_digest(look) for look in looks}) == len(looks)
+
+
+def test_no_text_is_written_that_no_gateway_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server lists may grow in the file beyond what is read: nobody notices before the next start."""
+    text = write_pins({"a": {"read": pin({"name": "read"})}})
+    check_pins(text)
+    monkeypatch.setattr("gateway.contract.pins.MAX_BYTES", len(text) - 1)
+    with pytest.raises(PinsUnreadable, match="larger"):
+        check_pins(text)
+    with pytest.raises(PinsUnreadable):
+        check_pins(text[:-3])

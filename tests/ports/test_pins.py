@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -214,9 +215,42 @@ async def test_whatever_servers_list_memory_and_records_are_bounded(
     async with kept(tmp_path / "pins.json") as (pins, told):
         for turn in range(3):
             pins.met("strict", [tool("n" * 500 + str(number), turn=turn) for number in range(300)])
-        assert len(pins._told) == 100
+        assert len(pins._told["strict"]) == 100
         assert [facts["count"] for facts in told.of("definitions_deviate")] == [300, 300, 300]
         assert all(len(str(facts)) < 8_192 for facts in told.of("definitions_deviate"))
+
+
+async def test_what_one_server_lists_makes_nobody_forget_what_another_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is told once, also where another server floods the gateway with made-up ones."""
+    monkeypatch.setattr(keeper, "KEPT", 100)
+    async with kept(tmp_path / "pins.json") as (pins, told):
+        for turn in range(3):
+            pins.met("soft", [tool("quiet")])
+            pins.met("strict", [tool(f"n{number}", turn=turn) for number in range(300)])
+        assert [facts["server"] for facts in told.of("definitions_deviate")].count("soft") == 1
+
+
+async def test_what_could_not_be_read_for_a_while_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk or a right that comes back changes nothing about the file; what lies there is in force all the same."""
+    file, reads = tmp_path / "pins.json", files.read
+    file.write_bytes(pins_of(tool()))
+    async with kept(file) as (pins, told):
+        assert shown(pins, "strict", tool()) == (True, "")
+
+        def fail(_file: Path) -> bytes | None:
+            raise PermissionError("for a while")
+
+        monkeypatch.setattr(files, "read", fail)
+        file.write_bytes(pins_of(tool(description="x")))
+        os.utime(file, (1, 1))  # long ago: nothing about it is young
+        await until(lambda: not pins.healthy)
+        monkeypatch.setattr(files, "read", reads)
+        await until(lambda: pins.healthy and shown(pins, "strict", tool(description="x")) == (True, ""))
+        assert len(told.of("pins_not_read")) == 1
 
 
 def test_the_file_is_replaced_at_once_and_followed_through_links(tmp_path: Path) -> None:
