@@ -8,8 +8,8 @@ A call is sent once. Where losing the session could make it necessary to send it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from gateway.contract.guard import RPC_ERROR, Guarded, guard_answer
 from gateway.contract.passage import Admitted, Call, Identity, Server
@@ -37,6 +37,8 @@ _ANSWERS = (METHOD_NOT_FOUND, INVALID_PARAMS)
 """Codes that say something about a question, never about its session."""
 
 HOUSE: Who = ()
+
+Found = TypeVar("Found")
 
 Asked = tuple[Call, Call]
 """The caller's call, and the same as it was sent."""
@@ -128,39 +130,34 @@ class LegacyUpstream:
         if server not in self._versions:
             return await self._http.forward(admitted)
         if call.method == "server/discover":
-            session = await self._enter(server, HOUSE, proven=True)
+            session = await self._enter(server, HOUSE)
             self.sessions.leave(session)
             return Whole(200, session.key[1], own_answer(call, self.sessions.welcome_of(session).discovery))
         if not is_known_to_the_past(call):
             return Whole(404, "", own_answer(call, None))
         if call.request_state is not None or call.input_responses is not None:
             raise UpstreamInvalid("an answer to what this server can't have asked", sent=False)
-        again = call.method in LISTS
-        session = await self._enter(server, _principal(admitted.identity), proven=not again)
+        who = _principal(admitted.identity)
+        if call.method in LISTS:
+            return await self._list(server, who, lambda session: self._send(session, admitted))
+        session = await self._enter(server, who)
         try:
             return await self._send(session, admitted)
         except UpstreamFault as fault:
-            if not self._is_lost(session, fault, doubted=again) or not again:
-                raise
-        renewed, _ = await self.sessions.enter(server, session.replica, session.key[2])
-        return await self._send(renewed, admitted)
+            self._is_lost(session, fault, doubted=False)
+            raise
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. `server/discover` is what the server said to `initialize`."""
         if server.name not in self._versions:
             return await self._http.inquire(server, method, params)
-        again = method in LISTS
-        session = await self._enter(server.name, HOUSE, proven=not again)
+        if method in LISTS:
+            return await self._list(server.name, HOUSE, lambda session: self._ask(session, method, params))
+        session = await self._enter(server.name, HOUSE)
         if method == "server/discover":
             self.sessions.leave(session)
             return self.sessions.welcome_of(session).discovery
-        try:
-            return await self._ask(session, method, params)
-        except UpstreamFault as fault:
-            if not self._is_lost(session, fault, doubted=True) or not again:
-                raise
-        renewed, _ = await self.sessions.enter(server.name, session.replica, HOUSE)
-        return await self._ask(renewed, method, params)
+        return await self._ask(session, method, params)
 
     async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
         """See the port. No earlier revision knows of it."""
@@ -173,8 +170,30 @@ class LegacyUpstream:
         await self.sessions.close()
         await self._http.close()
 
-    async def _enter(self, server: str, who: Who, *, proven: bool) -> Session:
-        """A session at the first replica that has one; if `proven`, one that was there a moment ago.
+    async def _list(self, server: str, who: Who, ask: Callable[[Session], Awaitable[Found]]) -> Found:
+        """Ask for a list: once more where its session was lost, and another replica while not one byte was sent.
+
+        Raises `UpstreamFault` subclasses.
+        """
+        fault: UpstreamFault = UpstreamUnreachable("no replica is configured", sent=False)
+        replicas, again = self._http.replicas_of(server), False
+        while replicas:
+            session = None
+            try:
+                session, _ = await self.sessions.enter(server, replicas[0], who)
+                return await ask(session)
+            except UpstreamFault as found:
+                fault = found
+            if session is not None and self._is_lost(session, fault, doubted=True) and not again:
+                again = True
+            elif fault.sent:
+                break
+            else:
+                del replicas[0]
+        raise fault
+
+    async def _enter(self, server: str, who: Who) -> Session:
+        """A session at the first replica that has one, and that was there a moment ago.
 
         Raises `UpstreamFault` subclasses; nothing of the call was sent.
         """
@@ -182,7 +201,7 @@ class LegacyUpstream:
         for replica in self._http.replicas_of(server):
             try:
                 session, fresh = await self.sessions.enter(server, replica, who)
-                return await self._prove(session) if proven and session.id and not fresh else session
+                return await self._prove(session) if session.id and not fresh else session
             except UpstreamFault as refused:
                 fault = refused
         raise fault

@@ -354,7 +354,8 @@ async def test_nobody_is_locked_out_in_a_session_that_is_gone(
     past: PastServer, wire: ScriptedUpstream, connect: Open, method: str, how: str
 ) -> None:
     """Whatever the server answers in it, at the latest the next request has another; and no call was sent twice."""
-    upstream = connect(wire, limits=replace(LIMITS, answer_s=0.5), sessions=NOW)
+    limits = replace(LIMITS, answer_s=1.5, inquire_s=1.5) if how == "hangs" else LIMITS
+    upstream = connect(wire, limits=limits, sessions=NOW)
     asking = ask(method=method, kind="tool" if method == "tools/call" else "list")
 
     async def go() -> dict[str, Any]:
@@ -457,7 +458,8 @@ async def test_a_session_that_can_not_be_asked_costs_no_call(
         else:
             await exchange.send(http(503, b"{}"))
 
-    upstream = connect(wire, limits=replace(LIMITS, answer_s=0.5))
+    limits = replace(LIMITS, answer_s=1.5) if how == "hangs" else LIMITS
+    upstream = connect(wire, limits=limits)
     await told(upstream, ask())
     past.hooks["ping"] = trouble
     with pytest.raises(UpstreamFault) as caught:
@@ -466,7 +468,7 @@ async def test_a_session_that_can_not_be_asked_costs_no_call(
     assert len(past.ran) == 1
     second = PastServer(name="t")
     async with ScriptedUpstream(second) as another:
-        both = connect(wire, another, limits=replace(LIMITS, answer_s=0.5))
+        both = connect(wire, another, limits=limits)
         for number in range(4):
             await told(both, ask(number))
         await both.close()
@@ -506,8 +508,9 @@ async def test_a_welcome_that_is_none_lets_nothing_through(
     past: PastServer, wire: ScriptedUpstream, connect: Open, hook: Callable[[PastServer], Any]
 ) -> None:
     """Hanging, errors, versions that were never spoken, ids that are none: nothing of the call was sent."""
-    upstream = connect(wire, sessions=SessionLimits(initialize_s=0.5, rest_s=(0.0,)))
     past.hooks["initialize"] = hook(past)
+    patience = 1.5 if past.hooks["initialize"] is _hang else 10.0
+    upstream = connect(wire, sessions=SessionLimits(initialize_s=patience, rest_s=(0.0,)))
     with pytest.raises(UpstreamFault) as caught:
         await told(upstream, ask())
     assert caught.value.sent is False
@@ -808,6 +811,35 @@ async def test_a_replica_that_is_away_is_passed_over(past: PastServer, wire: Scr
     for number in range(6):
         await told(upstream, ask(number))
     assert len(past.ran) == 6
+
+
+@pytest.mark.parametrize("how", ["gone", "opens-none"])
+@pytest.mark.parametrize("method", ["tools/call", "tools/list", "inquiry", "server/discover"])
+async def test_a_replica_that_goes_away_costs_nothing(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, method: str, how: str
+) -> None:
+    """With sessions at both, one is gone, or has lost them and opens no other: each request is the other's."""
+    second = PastServer(name="t")
+    async with ScriptedUpstream(second) as another:
+        upstream = connect(wire, another, sessions=NOW)
+        asking = ask(method=method, kind="tool" if method == "tools/call" else "list")
+
+        async def go() -> object:
+            return await (
+                upstream.inquire(SERVER, "tools/list", {}) if method == "inquiry" else told(upstream, asking)
+            )
+
+        for _ in range(4):
+            await go()
+        assert past.known
+        assert second.known
+        if how == "gone":
+            await another.stop()
+        else:
+            second.known.clear()
+            second.hooks["initialize"] = lambda exchange: exchange.send(http(503, b"{}"))
+        for _ in range(6):
+            await go()
 
 
 async def test_a_discovery_is_what_the_server_said(past: PastServer, wire: ScriptedUpstream, connect: Open) -> None:
