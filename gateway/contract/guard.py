@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from gateway.contract.envelope import fold
+from gateway.contract.listing import is_shared, keep_private
 from gateway.contract.methods import declares_tasks
 from gateway.contract.passage import Call
 from gateway.contract.refusals import Refusal, Refused
@@ -73,8 +74,12 @@ class Guarded:
         return orjson.dumps({**self.message, "result": result})
 
     def with_request_state(self, sealed: str) -> bytes:
-        """The answer's text with a sealed `requestState` in the server's place, or added where it gave none."""
-        return self.with_result({**self.result, "requestState": sealed})
+        """The answer's text with a sealed `requestState` in the server's place, or added where it gave none.
+
+        A seal is one caller's: no shared cache may keep it.
+        """
+        result = {**self.result, "requestState": sealed}
+        return self.with_result(keep_private(result) if is_shared(result) else result)
 
 
 def guard_answer(call: Call, body: bytes) -> Guarded:
@@ -113,6 +118,7 @@ def _classify(call: Call, result: Any) -> str:
     # A server of an earlier version gives no resultType; clients must take that for "complete".
     kind = result.get("resultType", "complete")
     if kind == "complete":
+        _check_asks_nothing(call, result)
         if call.kind == "subscription":
             _check_subscription(call, result)
         if call.method == "tools/call" and result.get("isError", False) is not False:
@@ -133,6 +139,14 @@ def _check_subscription(call: Call, result: Mapping[str, Any]) -> None:
     meta = result.get("_meta")
     if type(meta) is not dict or not same(meta.get(SUBSCRIPTION_ID), call.envelope.id):
         raise _invalid("a result without the subscription's id")
+
+
+def _check_asks_nothing(call: Call, result: Mapping[str, Any]) -> None:
+    """Some readers tell a question by its members: a result that is none must not have them, but for a task's."""
+    if result.get("requestState") is not None:
+        raise _invalid("a requestState in a result that does not ask for input")
+    if result.get("inputRequests") is not None and call.method != "tasks/get":
+        raise _invalid("inputRequests in a result that does not ask for input")
 
 
 def _check_input_required(call: Call, result: Mapping[str, Any]) -> None:

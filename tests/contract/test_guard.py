@@ -125,6 +125,35 @@ def test_anything_else_is_not_delivered(body: bytes) -> None:
     _refused(body)
 
 
+@pytest.mark.parametrize("kind", [{}, {"resultType": "complete"}, {"resultType": "complete", "content": []}])
+@pytest.mark.parametrize(
+    "asks",
+    [{"requestState": "raw"}, {"inputRequests": {"a": {"method": "elicitation/create", "params": {}}}}],
+    ids=["state", "question"],
+)
+@pytest.mark.parametrize(
+    ("method", "of"), [("tools/call", "tool"), ("prompts/get", "prompt"), ("resources/read", "resource")]
+)
+def test_a_result_that_does_not_say_that_it_asks_asks_nothing(
+    method: str, of: str, asks: dict[str, Any], kind: dict[str, Any]
+) -> None:
+    """The official client takes what has no resultType for a question where it has its members: state and questions
+    would reach it unsealed and undeclared. What is null asks nothing."""
+    call: dict[str, Any] = {"method": method, "kind": of, "capabilities": {"elicitation": {}}}
+    assert guard_answer(a_call(**call), _text(result={**asks, "resultType": "input_required"})).outcome != "executed"
+    assert guard_answer(a_call(**call), _text(result={**kind, **dict.fromkeys(asks)})).outcome == "executed"
+    _refused(_text(result={**kind, **asks}), **call)
+
+
+def test_a_task_tells_what_it_asks_in_a_complete_result() -> None:
+    """`tasks/get` is where a task's questions are; a state has no place there."""
+    call: dict[str, Any] = {"method": "tasks/get", "kind": "task"}
+    asks = {"resultType": "complete", "taskId": "t", "status": "input_required", "inputRequests": {}}
+    assert guard_answer(a_call(**call), _text(result=asks)).outcome == "executed"
+    _refused(_text(result={**asks, "requestState": "raw"}), **call)
+    _refused(_text(result=asks), method="tasks/cancel", kind="task")
+
+
 def test_a_task_is_for_a_tools_caller_that_can_handle_it() -> None:
     """No task for a client that did not declare the extension in this request, nor for any other request."""
     body = _text(result={"resultType": "task", "taskId": "t"})

@@ -72,6 +72,21 @@ async def test_what_one_caller_reads_is_not_for_others_caches(tmp_path: Path, sc
         assert (result["ttlMs"], result["contents"][0]["text"]) == (5, "t")
 
 
+@pytest.mark.parametrize("scope", ["private", "public"])
+async def test_a_sealed_state_is_not_for_others_caches(tmp_path: Path, scope: str) -> None:
+    """A question carries its caller's own seal, whatever its server says of caches."""
+    async with inner_house(tmp_path) as house:
+
+        async def asks(exchange: Exchange) -> None:
+            text = result_of(exchange.id, resultType="input_required", requestState="s", cacheScope=scope, ttlMs=5)
+            await exchange.send(http(200, text))
+
+        house.script = asks
+        result = await answer_of(house, message("resources/read", params={"uri": "demo://a"}))
+        assert result["requestState"] != "s"
+        assert (result["cacheScope"], result["ttlMs"]) == ("private", 5)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_defect_after_the_answer_came_is_refused_and_recorded_as_one(tmp_path: Path, streamed: bool) -> None:
     """Whole or streamed: the caller gets an error with its id, the record `unknown`, and operators the defect."""
