@@ -186,7 +186,9 @@ def use_all_descriptors() -> None:
 
 
 @pytest.mark.parametrize(("listening", "calling"), [(40, 10), pytest.param(200, 50, marks=pytest.mark.soak)])
-async def test_sigterm_ends_every_subscription_gracefully(stack: Stack, listening: int, calling: int) -> None:
+async def test_sigterm_ends_every_subscription_gracefully(
+    stack: Stack, replica: str, listening: int, calling: int
+) -> None:
     """OPS-01: not ready at once, each listen stream gets its result with its id and closes, calls finish, exit 0."""
     async with stack:
         token = stack.token("main")
@@ -194,7 +196,7 @@ async def test_sigterm_ends_every_subscription_gracefully(stack: Stack, listenin
         streams = await listen_to_many(stack, token, listening)
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
             waiting = [
-                asyncio.create_task(stack.post("main", call("wait", {"seconds": 2}, number), token, client))
+                asyncio.create_task(stack.post("main", call("wait", request_id=number), token, client))
                 for number in range(calling)
             ]
 
@@ -217,6 +219,8 @@ async def test_sigterm_ends_every_subscription_gracefully(stack: Stack, listenin
                     "id": number,
                     "result": {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: number}},
                 }
+            assert not any(one.done() for one in waiting)
+            assert (await client.post(replica, json=call("go"))).status_code == 200
             assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}
         assert await stack.stop() == 0
         assert time.monotonic() - began < 25

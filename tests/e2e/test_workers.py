@@ -412,20 +412,44 @@ async def test_port_0_and_address_literals(tmp_path: Path, replica: str) -> None
         assert await stack.stop() == 0
 
 
-FLOOD = 300
+FLOOD = 600
+ACCEPT = "application/json, text/event-stream"
+MADE_UP: tuple[tuple[str, dict[str, str]], ...] = (
+    ("prompts/get", {"name": ""}),
+    ("resources/read", {"uri": "note://"}),
+    ("tasks/get", {"taskId": ""}),
+    ("tasks/cancel", {"taskId": ""}),
+    ("acme/report", {}),
+)
 
 
 @pytest.mark.parametrize("size", [FLOOD, pytest.param(10_000, marks=pytest.mark.soak)])
 async def test_made_up_names_add_no_series(tmp_path: Path, replica: str, size: int) -> None:
     """AUD-08: random methods, tool names, key ids and paths make at most 50 new time series."""
-    async with a_stack(tmp_path, replica) as stack:
+    stack = a_stack(tmp_path, replica)
+    stack.settings = {"legacy_clients": True, "quirks": ["session_without_version"], "methods": ["acme/report"]}
+    async with stack:
         assert (await stack.post("files", call())).status_code == 200
         before = await metrics(stack)
         token = stack.token("files")
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            for n in range(size // 4):
+            for n in range(size // 12):
                 await stack.post("files", body(f"made/up{n}", request_id=n), token, client)
                 await stack.post("files", call(f"tool_{n}"), token, client)
+                for method, params in MADE_UP:
+                    named = {name: f"{value}tool_{n}" for name, value in params.items()}
+                    await stack.post("files", body(method, named, n), token, client)
+                listened = {"notifications": {"taskIds": [f"tool_{n}"]}}
+                await stack.post("files", body("subscriptions/listen", listened, n), token, client)
+                for lines in ({"MCP-Protocol-Version": f"tool_{n}"}, {"Mcp-Session-Id": f"tool_{n}"}):
+                    begins = {
+                        "protocolVersion": f"tool_{n}",
+                        "capabilities": {},
+                        "clientInfo": {"name": f"tool_{n}", "version": "1"},
+                    }
+                    message = {"jsonrpc": "2.0", "id": n, "method": "initialize", "params": begins}
+                    plain = {"Authorization": f"Bearer {token}", "Accept": ACCEPT, **lines}
+                    await client.post(stack.endpoint("files"), json=message, headers=plain)
                 strange = stack.issuer.mint(stack.endpoint("files"), header={"kid": f"kid-{n}"})
                 await stack.post("files", call(), strange, client)
                 await client.post(f"{stack.url}/path/{n}", headers=headers_of(call(), token), json=call())

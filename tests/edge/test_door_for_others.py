@@ -148,7 +148,7 @@ def test_the_client_going_away_on_another_server(parser: str) -> None:
         began = time.monotonic()
         client.close()
         wait_until(lambda: bool(ended))
-        assert ended[0] - began < 0.2
+        assert ended[0] - began < 1.0
 
 
 def test_a_shutdown_ends_what_is_served() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -33,7 +34,7 @@ def streaming(
     return StubCorridor(script)
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 2.0) -> float:
+def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> float:
     """Seconds until `condition` holds."""
     began = time.monotonic()
     while not condition():
@@ -45,16 +46,24 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 2.0) -> float:
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_events_leave_as_they_come(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """The first event is out before the last is in, and the connection lives on after the end."""
+    read = threading.Event()
+
+    async def in_steps() -> AsyncIterator[bytes]:
+        yield EVENT
+        while not read.is_set():  # noqa: ASYNC110 - a thread sets it
+            await asyncio.sleep(0.005)
+        yield EVENT
+
     with (
-        open_door(corridor=streaming(lambda: relay(EVENT, EVENT, every_s=0.2)), new_loop=new_loop) as door,
+        open_door(corridor=streaming(in_steps), new_loop=new_loop) as door,
         RawClient(door.address) as client,
     ):
         for _ in range(2):
-            began = time.monotonic()
+            read.clear()
             answer = client.send(post()).read_head()
             assert (answer.status, answer.closes) == (200, False)
             assert client.read_chunk() == EVENT
-            assert time.monotonic() - began < 0.35
+            read.set()
             assert client.read_chunk() == EVENT
             assert client.read_chunk() == b""
 
@@ -66,11 +75,17 @@ def test_a_quiet_event_stream_says_that_it_is_open() -> None:
         open_door(corridor=streaming(lambda: relay(EVENT, EVENT, every_s=2.5 * quiet))) as door,
         RawClient(door.address) as client,
     ):
+        began = time.monotonic()
         client.send(post()).read_head()
         chunks = []
         while chunk := client.read_chunk():
             chunks.append(chunk)
-        assert chunks == [b": keep-alive\n\n", b": keep-alive\n\n", EVENT] * 2
+        first = chunks.index(EVENT)
+        comments = [*chunks[:first], *chunks[first + 1 : -1]]
+        assert chunks[-1] == EVENT
+        assert min(first, len(chunks) - first - 2) >= 1, "one before each event"
+        assert set(comments) == {b": keep-alive\n\n"}
+        assert len(comments) <= (time.monotonic() - began) / quiet, "and none before it was quiet for so long"
         time.sleep(1.5 * quiet)
         assert client.send(post()).read_head().status == 200
 
@@ -93,10 +108,12 @@ async def test_a_client_that_does_not_read_is_told_once_that_its_stream_is_open(
 def test_a_busy_event_stream_carries_no_comments() -> None:
     """Events that come in time need no comment."""
     with (
-        open_door(corridor=streaming(lambda: relay(*[EVENT] * 10, every_s=0.1))) as door,
+        open_door(
+            dataclasses.replace(LIMITS, quiet_s=1.0), streaming(lambda: relay(*[EVENT] * 13, every_s=0.1))
+        ) as door,
         RawClient(door.address) as client,
     ):
-        assert client.ask(post()).body == EVENT * 10
+        assert client.ask(post()).body == EVENT * 13
 
 
 def test_a_json_stream_carries_no_comments() -> None:
@@ -154,7 +171,7 @@ def test_a_client_that_never_reads_is_cut_off() -> None:
     limits = dataclasses.replace(LIMITS, stall_s=1.0)
     with open_door(limits, streaming(endless)) as door, RawClient(door.address) as client:
         client.send(post()).read_head()
-        wait_until(lambda: bool(ended), 4.0)
+        wait_until(lambda: bool(ended))
 
 
 @pytest.mark.parametrize("bounded", [False, True])
@@ -192,7 +209,7 @@ def _reads_all(client: RawClient, size: int) -> bool:
 @pytest.mark.parametrize("how", ["close", "half-close", "reset"])
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
 def test_the_client_going_away_cancels_a_call(how: str, new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Closing is the cancellation: what is awaited for the client is cancelled within milliseconds."""
+    """Closing is the cancellation: what is awaited for the client is cancelled at once (UPS-09: 1 s)."""
     waiting, ended = [], []
 
     async def script(_: Received, __: bytes) -> Reply:
@@ -212,7 +229,7 @@ def test_the_client_going_away_cancels_a_call(how: str, new_loop: Callable[[], a
         _go(client, how)
         wait_until(lambda: bool(ended))
         client.close()
-        assert ended[0] - began < 0.1
+        assert ended[0] - began < 1.0
         wait_until(lambda: door.corridor.cancelled == 1)
         door.corridor.script = None
         with RawClient(door.address) as another:
@@ -251,7 +268,7 @@ def test_the_client_going_away_ends_a_stream(reading: bool) -> None:
         began = time.monotonic()
         _go(client, "reset")
         wait_until(lambda: bool(ended))
-        assert ended[0] - began < 0.1
+        assert ended[0] - began < 1.0
 
 
 def test_early_bytes_do_not_hide_that_the_client_went_away() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -41,11 +43,19 @@ def secrets_for() -> dict[str, str]:
     }
 
 
+CHOICE = random.SystemRandom()
+
+
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, below those that the system gives to whoever asks for any.
+
+    Of its own choice: `random` is seeded alike in all processes of a run.
+    """
+    while True:
+        port = CHOICE.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def write_bundle(folder: Path, servers: Mapping[str, Mapping[str, Any]]) -> Path:

@@ -15,10 +15,11 @@ import orjson
 from tests.support.upstream import SSE_HEAD, chunk, http, result_of
 
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
-NAMES = ("read", "wait", "flood", "hang", "stand", "line", "many", "count")
+NAMES = ("read", "wait", "go", "flood", "hang", "stand", "line", "many", "count")
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 PIECE = 32_768
 open_: set[Streaming] = set()
+waiting: list[tuple[asyncio.Transport, bytes]] = []
 written = 0
 
 
@@ -37,9 +38,9 @@ def acknowledgement(request: dict[str, Any]) -> dict[str, Any]:
 class Streaming(asyncio.Protocol):
     """One connection, one request at a time.
 
-    Tools: `read` answers, `wait` does after `seconds`, `flood` streams `bytes` of log messages and then its result,
-    `hang` never begins an answer, `stand` begins a stream and leaves it there, `line` is one event of
-    `bytes`, `many` are that many small `events`, `count` tells.
+    Tools: `read` answers, `wait` does when somebody calls `go`, `flood` streams `bytes` of log messages and
+    then its result, `hang` never begins an answer, `stand` begins a stream and leaves it there, `line` is one event
+    of `bytes`, `many` are that many small `events`, `count` tells.
     """
 
     transport: asyncio.Transport
@@ -104,9 +105,12 @@ class Streaming(asyncio.Protocol):
             figures = {"open": len(open_), "written": written}
             self.transport.write(http(200, result_of(request_id, structuredContent=figures)))
         elif name == "wait":
-            answer = http(200, result_of(request_id))
-            seconds = request["params"]["arguments"]["seconds"]
-            asyncio.get_running_loop().call_later(seconds, self.transport.write, answer)
+            waiting.append((self.transport, http(200, result_of(request_id))))
+        elif name == "go":
+            while waiting:
+                transport, answer = waiting.pop()
+                transport.write(answer)
+            self.transport.write(http(200, result_of(request_id)))
         elif name != "hang":
             self.transport.write(http(200, result_of(request_id)))
 

@@ -143,9 +143,9 @@ def result_of(request_id: object, **members: object) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Within the second that the rows' deadlines allow; for what the other side of a socket has no event for."""
-    async with asyncio.timeout(1):
+async def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    """For what the other side of a socket has no event for."""
+    async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
