@@ -233,9 +233,9 @@ class Ledger:
         given |= {"holder": owner, "until": lease_until, "now": now}
         return (await self.connection.execute(CONTINUE, given)).rowcount == 1
 
-    async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None) -> bool:
-        """Move a use, held by `owner` where given; False if its state does not admit it or a person resolved it.
-        It is `sent` only while its ticket still is approved and in time, `abandoned` only when it no longer is.
+    async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None, leg: int = 0) -> bool:
+        """Move a use, held by `owner` at `leg` where given; False if its state does not admit it or a person resolved
+        it. It is `sent` only while its ticket still is approved and in time, `abandoned` only when it no longer is.
 
         A known end frees the ticket, an unknown one keeps it busy, and so does a use that waits (from then on at its
         next leg); the end of the last use makes it `used`.
@@ -247,7 +247,8 @@ class Ledger:
             moved = await self.connection.execute(RUN, given | {"sources": sources(target)})
         else:
             statement = {Run.SENT: SEND, Run.WAITING: AWAIT}.get(target, RUN_BY_HOLDER)
-            moved = await self.connection.execute(statement, given | {"sources": sources(target), "holder": owner})
+            given |= {"sources": sources(target), "holder": owner, "at_leg": leg}
+            moved = await self.connection.execute(statement, given)
         if moved.rowcount != 1:
             return False
         if target not in (Run.SENT, Run.WAITING):
@@ -272,9 +273,9 @@ class Ledger:
         )
         return freed.rowcount == 1
 
-    async def wait_again(self, use_id: str, owner: str, now: float) -> bool:
+    async def wait_again(self, use_id: str, leg: int, owner: str, now: float) -> bool:
         """A leg of which provably not one byte left: the use waits at it again."""
-        given = {"use": use_id, "holder": owner, "now": now}
+        given = {"use": use_id, "at_leg": leg, "holder": owner, "now": now}
         return (await self.connection.execute(WAIT_AGAIN, given)).rowcount == 1
 
     async def resolve(self, filed: Filed, now: float) -> bool:

@@ -20,7 +20,7 @@ from approvals.ticket import MOVES, Claimed, NotHeld, Run, StoreUnavailable, Tic
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a use ends or moves on; `ticket` and `leg` where they are known."""
+    """How a use ends or moves on; `ticket` where it is known, `leg` where somebody holds it."""
 
     use_id: str
     run: Run
@@ -59,7 +59,7 @@ class Running(Counter):
 
         async def work(ledger: Ledger) -> None:
             for part in use.parts:
-                if not await ledger.run(part.use_id, Run.SENT, now, owner=self._owner):
+                if not await ledger.run(part.use_id, Run.SENT, now, owner=self._owner, leg=part.leg):
                     raise NotHeld("the use is not held any more")
 
         await self._store.write(work)
@@ -74,7 +74,7 @@ class Running(Counter):
         An approval of answers covers them alone: its use is `executed` once the server has them, whatever it says.
         Raises `StoreUnavailable`; the use then stays open until its lease lapses into `unknown`.
         """
-        ends = [End(use.use_id, run, self._held.pop(use.use_id, None), use.leg + (run is Run.WAITING))]
+        ends = [End(use.use_id, run, self._held.pop(use.use_id, None), use.leg)]
         if (answers := use.answers) is not None:
             theirs = Run.EXECUTED if run is Run.WAITING else run
             ends.append(End(answers.use_id, theirs, self._held.pop(answers.use_id, None)))
@@ -92,8 +92,11 @@ class Running(Counter):
         async def work(ledger: Ledger) -> None:
             now = self._clock()
             for part in use.parts:
-                back = ledger.wait_again if part.leg else ledger.give_back
-                if not await back(part.use_id, self._owner, now):
+                if part.leg:
+                    back = ledger.wait_again(part.use_id, part.leg, self._owner, now)
+                else:
+                    back = ledger.give_back(part.use_id, self._owner, now)
+                if not await back:
                     continue
                 filed = await ledger.holding(part.use_id)
                 if filed is not None:
@@ -156,11 +159,12 @@ class Running(Counter):
             moved = []
             for end in ends:
                 filed = None if end.ticket is not None else await ledger.holding(end.use_id)
-                if not await ledger.run(end.use_id, end.run, now, owner=owner):
+                if not await ledger.run(end.use_id, end.run, now, owner=owner, leg=end.leg):
                     continue
-                ticket, leg = end.ticket, end.leg
+                ticket, leg = end.ticket, end.leg + (end.run is Run.WAITING)
                 if filed is not None:
-                    ticket, leg = filed.ticket, filed.running.leg if filed.running is not None else leg
+                    ticket = filed.ticket
+                    leg = filed.running.leg if filed.running is not None and owner is None else leg
                 if ticket is not None:
                     moved.append(Transition(ticket, end.run.value, ITSELF, now, use_id=end.use_id, leg=leg))
             return moved
@@ -182,7 +186,7 @@ class Running(Counter):
 
         async def work(ledger: Ledger) -> None:
             for part in use.parts:
-                await ledger.run(part.use_id, Run.FAILED, now, owner=self._owner)
+                await ledger.run(part.use_id, Run.FAILED, now, owner=self._owner, leg=part.leg)
 
         for part in use.parts:
             self._held.pop(part.use_id, None)

@@ -66,7 +66,8 @@ RUN = (
     )
     .values(state=bindparam("target"), at=bindparam("now"))
 )
-RUN_BY_HOLDER = RUN.where(uses.c.owner == bindparam("holder"))
+RUN_BY_HOLDER = RUN.where(uses.c.owner == bindparam("holder"), uses.c.leg == bindparam("at_leg"))
+"""By whoever holds this leg: a late word about an earlier one moves nothing."""
 
 _its_approval_stands = exists().where(
     tickets.c.id == uses.c.ticket_id,
@@ -100,6 +101,7 @@ WAIT_AGAIN = (
         uses.c.id == bindparam("use"),
         uses.c.state.in_((Run.CLAIMED, Run.SENT)),
         uses.c.owner == bindparam("holder"),
+        uses.c.leg == bindparam("at_leg"),
         uses.c.leg > 0,
     )
     .values(state=Run.WAITING, at=bindparam("now"))

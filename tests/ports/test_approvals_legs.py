@@ -117,6 +117,8 @@ async def test_a_use_that_waits_has_no_lease(it: Bench) -> None:
     it.clock.now += TERMS.ttl_s - 1
     assert await it.desk.reconcile("ostiary") == 0
     assert await it.desk.sweep() == 0
+    now = it.clock.now
+    assert not await it.store.write(lambda ledger: ledger.run(use.use_id, Run.ABANDONED, now))
     assert isinstance(await go_on(it, use), Claimed)
 
 
@@ -358,3 +360,27 @@ async def test_what_was_seen_waiting_may_have_moved_on(
     now = it.clock.now
     taken = await it.store.write(lambda ledger: ledger.go_on(seen, use, "other", now=now, lease_until=now + 300))
     assert taken is (meanwhile is None)
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_late_word_about_an_earlier_leg_moves_nothing(it: Bench, is_sent: bool) -> None:
+    """Whoever held a leg that has passed can neither end, send nor give back the one that runs now."""
+    use = await waiting(it)
+    passed = await go_on(it, use)
+    assert isinstance(passed, Claimed)
+    running = await go_on(it, await ask(it, passed))
+    assert isinstance(running, Claimed)
+    if is_sent:
+        await it.desk.sent(running)
+    state = "sent" if is_sent else "claimed"
+    for late in (passed, replace(passed, leg=0)):
+        with pytest.raises(NotHeld):
+            await it.desk.sent(late)
+        for run in (Run.EXECUTED, Run.FAILED, Run.UNKNOWN, Run.WAITING):
+            await it.desk.finish(late, run)
+        await it.desk.restore(late)
+        assert (await shown(it, use))[1] == [state]
+    if not is_sent:
+        await it.desk.sent(running)
+    await it.desk.finish(running, Run.EXECUTED)
+    assert (await shown(it, use))[1] == ["executed"]

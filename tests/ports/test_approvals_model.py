@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from approvals.approvers import Person
 from approvals.store import Store
@@ -182,15 +189,7 @@ class Desks(RuleBasedStateMachine):
         use = Claimed(one.id, one.use, one.leg)
         desk = self.it.desk
         if step == "sent":
-            # A revocation, or the end of the ticket's time, stops a call up to this moment.
-            held = one.run is Run.CLAIMED and one.state is State.APPROVED and one.expires_at > self.now
-            try:
-                self.run(desk.sent(use))
-            except NotHeld:
-                assert not held
-            else:
-                assert held
-                one.run = Run.SENT
+            self.send(one, use, may=one.run is Run.CLAIMED and one.answerable(self.now))
         elif step == "restore":
             self.run(desk.restore(use))
             if one.run in (Run.CLAIMED, Run.SENT) and one.leg:
@@ -215,6 +214,80 @@ class Desks(RuleBasedStateMachine):
             one.executed += target is Run.EXECUTED
             one.end(target)
 
+    @precondition(
+        lambda self: any(one.use and one.leg and one.run in {Run.CLAIMED, Run.SENT} for one in self.tickets)
+    )
+    @rule(data=st.data(), step=st.sampled_from(["sent", "waiting", "executed", "failed", "unknown", "restore"]))
+    def speak_late(self, data: st.DataObject, step: str) -> None:
+        """Whoever held an earlier leg of a use that runs moves nothing any more."""
+        ran = [one for one in self.tickets if one.use and one.leg and one.run in {Run.CLAIMED, Run.SENT}]
+        one = data.draw(st.sampled_from(ran))
+        late = Claimed(one.id, one.use, data.draw(st.integers(0, one.leg - 1)))
+        if step == "restore":
+            self.run(self.it.desk.restore(late))
+        elif step == "sent":
+            with pytest.raises(NotHeld):
+                self.run(self.it.desk.sent(late))
+        else:
+            self.run(self.it.desk.finish(late, Run(step)))
+
+    @precondition(lambda self: any(one.use and one.run in {Run.CLAIMED, Run.WAITING} for one in self.tickets))
+    @rule(data=st.data(), meanwhile=st.sampled_from(["revoked", "out of time", "gone on", "taken", ""]))
+    def be_late(self, data: st.DataObject, meanwhile: str) -> None:
+        """Between a look and what follows from it the world moves: only what still holds is sent or continued."""
+        waits = [one for one in self.tickets if one.use and one.run in {Run.CLAIMED, Run.WAITING}]
+        one = data.draw(st.sampled_from(waits))
+        use, before = Claimed(one.id, one.use, one.leg), one.run
+        seen = self.run(self.it.store.read(lambda ledger: ledger.holding(use.use_id, decided=True)))
+        if meanwhile == "revoked" and self.stands(one) is State.APPROVED and self.attempt("revoke", BOB, one):
+            one.to(State.REVOKED)
+            if one.run is Run.WAITING:
+                one.end(Run.ABANDONED)
+        elif meanwhile == "out of time":
+            self.it.clock.now = max(self.now, one.expires_at)
+        elif meanwhile and before is Run.WAITING and one.answerable(self.now):
+            self.go_on_with(one, use)
+            if meanwhile == "gone on":
+                self.ask(one, use)
+        may = one.answerable(self.now) and (one.use, one.run, one.leg) == (use.use_id, before, use.leg)
+        if before is Run.CLAIMED:
+            self.send(one, use, may=may)
+            return
+        until = self.now + LEASE
+        taken = self.run(
+            self.it.store.write(lambda ledger: ledger.go_on(seen, use, "ostiary", now=self.now, lease_until=until))
+        )
+        assert taken is may
+        if taken:
+            one.run, one.lease = Run.CLAIMED, until
+
+    def send(self, one: Model, use: Claimed, *, may: bool) -> None:
+        """A revocation, or the end of the ticket's time, stops a call up to this moment."""
+        try:
+            self.run(self.it.desk.sent(use))
+        except NotHeld:
+            assert not may
+        else:
+            assert may
+            one.run = Run.SENT
+
+    def ask(self, one: Model, use: Claimed) -> None:
+        """The call is sent, and its server asks for input."""
+        self.run(self.it.desk.sent(use))
+        self.run(self.it.desk.finish(use, Run.WAITING))
+        one.run, one.leg = Run.WAITING, one.leg + 1
+
+    def go_on_with(self, one: Model, use: Claimed) -> None:
+        """A leg that waits goes on."""
+        asked = effect({"number": one.effect})
+        assert isinstance(self.run(self.it.desk.go_on(asked, Origin(use, TERMS_TWICE), claims={})), Claimed)
+        one.run, one.lease = Run.CLAIMED, self.now + LEASE
+
+    @initialize(asked=st.booleans())
+    def begin(self, asked: bool) -> None:
+        """One call has come far already: short histories meet its end as well."""
+        self.get_on(0, asked)
+
     @rule(number=st.integers(0, 1), asked=st.booleans())
     def get_on(self, number: int, asked: bool) -> None:
         """The way that most calls go, so that histories get far: held, approved, claimed, and asked for input."""
@@ -224,10 +297,7 @@ class Desks(RuleBasedStateMachine):
                 one.to(State.APPROVED)
                 self.call(number)
             if one.effect == number and one.run is Run.CLAIMED and one.use and asked and one.answerable(self.now):
-                use = Claimed(one.id, one.use, one.leg)
-                self.run(self.it.desk.sent(use))
-                self.run(self.it.desk.finish(use, Run.WAITING))
-                one.run, one.leg = Run.WAITING, one.leg + 1
+                self.ask(one, Claimed(one.id, one.use, one.leg))
 
     @precondition(lambda self: any(one.use and one.leg for one in self.tickets))
     @rule(data=st.data(), back=st.sampled_from([0, 0, 1]), tool=st.sampled_from(["tool-1", "tool-1", "tool-2"]))
