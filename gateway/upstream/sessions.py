@@ -81,6 +81,7 @@ class Sessions:
         self._versions = versions
         self._limits = limits or SessionLimits()
         self._kept: OrderedDict[_Key, Session] = OrderedDict()
+        self._ending: set[Session] = set()  # no longer kept, and yet a call runs in it
         self._opening: dict[_Key, asyncio.Task[None]] = {}
         self._welcomes: dict[_Place, Welcome] = {}
         self._rests: dict[_Place, tuple[int, float]] = {}
@@ -140,13 +141,17 @@ class Sessions:
         """The request that entered it is over."""
         session.uses -= 1
         session.used_at = asyncio.get_running_loop().time()
-        if session.retired and not session.uses:
-            self._farewell(session)
+        if not session.uses:
+            self._ending.discard(session)
+            if session.retired:
+                self._farewell(session)
 
     def lose(self, session: Session) -> None:
         """The server does not know it any more."""
         if self._kept.get(session.key) is session:
             del self._kept[session.key]
+            if session.uses:
+                self._ending.add(session)
             self.lost += 1
             self._log.info("upstream_session_lost", server=session.key[0], replica=session.key[1])
 
@@ -239,8 +244,11 @@ class Sessions:
 
     def _forget_namesake(self, session: Session) -> None:
         """An id that the server gave away anew is nobody else's. Raises `UpstreamInvalid` while another uses it."""
-        for other in list(self._kept.values()) if session.id else ():
-            if other.id == session.id and other.key[0] == session.key[0] and other.key != session.key:
+        for other in (*self._kept.values(), *self._ending) if session.id else ():
+            if other.id == session.id and other.key[0] == session.key[0]:
+                other.retired = False  # to end it would end this one
+                if other.key == session.key:
+                    continue
                 if other.uses:
                     raise UpstreamInvalid("initialize: a session that another has", sent=True, replica=session.key[1])
                 self.lose(other)

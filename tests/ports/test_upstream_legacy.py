@@ -603,6 +603,30 @@ async def test_an_id_that_is_given_away_anew_is_taken_from_who_had_it(
     await told(upstream, ask(who=BOB))
 
 
+@pytest.mark.parametrize("status", [404, 503])
+async def test_a_session_that_was_given_up_is_nobody_elses_while_a_call_runs_in_it(
+    past: PastServer, wire: ScriptedUpstream, connect: Open, status: int
+) -> None:
+    """A server that gives everybody the same id: given up is not over, and what is over ends no other's session."""
+    past.known.append("same")
+    past.hooks["initialize"] = lambda exchange: past.welcome(exchange, "Mcp-Session-Id: same\r\n")
+    upstream = connect(wire, sessions=NOW)
+    running = await upstream.forward(ask())
+    past.hooks["ping"] = lambda exchange: exchange.send(http(status, b"{}"))
+    with contextlib.suppress(UpstreamFault):
+        await told(upstream, ask(2))
+    if status == 503:
+        assert upstream.sessions.counts() == {SERVER.name: 0}
+    with pytest.raises(UpstreamInvalid, match="a session that another has"):
+        await told(upstream, ask(who=BOB))
+    await told(upstream, ask(method="tools/list", kind="list"))
+    await running.close()
+    del past.hooks["ping"]
+    await told(upstream, ask(who=BOB))
+    await told(upstream, ask(who=BOB))
+    assert "DELETE" not in past.methods()
+
+
 async def test_no_two_that_begin_together_get_one_session(
     past: PastServer, wire: ScriptedUpstream, connect: Open
 ) -> None:
