@@ -16,7 +16,7 @@ from approvals.ticket import Claimed, Held
 from gateway.contract.bindings import mirror_anew
 from gateway.contract.fingerprint import bound_meta, effect_text
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value
-from gateway.contract.methods import REMOVED
+from gateway.contract.methods import METHODS, REMOVED
 from gateway.contract.passage import (
     NO_TASKS,
     Admitted,
@@ -130,7 +130,11 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         raise RoomSkipped("receive")
     if identity is None or not identity.subject:
         raise RoomSkipped("identify")
+    if passage.spoken is not None and not received.server.legacy_clients:
+        raise RoomSkipped("hear")
     if call is None or call.envelope is not passage.envelope:
+        raise RoomSkipped("match_headers")
+    if call.method not in METHODS and call.method not in received.server.methods:
         raise RoomSkipped("match_headers")
     if passage.refused is not None or passage.admitted is not None:
         raise RoomSkipped("the walk is over")
@@ -140,7 +144,9 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         raise RoomSkipped("check_call")
     opened = passage.opened_state
     # Answers without a state are part of an allowed call; no person's yes covers them.
-    if opened is None and (call.request_state is not None or (call.goes_on and settled is not None)):
+    if (opened is None) is not (call.request_state is None) or (
+        opened is None and call.goes_on and settled is not None
+    ):
         raise RoomSkipped("open_state")
     if tuple(task and task.handle for task in passage.tasks.found) != call.task_ids:
         raise RoomSkipped("open_tasks")

@@ -17,6 +17,7 @@ from gateway.contract.admission import RoomSkipped, admit, policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.headers import match_headers
+from gateway.contract.legacy import Heard, Session, Spoken
 from gateway.contract.passage import Identity, OpenedState, OpenedTasks, Passage, Task, Tool
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
@@ -280,6 +281,20 @@ def skipped(**facts: Any) -> str:
     return str(caught.value)
 
 
+def test_an_extensions_method_is_one_that_the_server_lists() -> None:
+    """Request or notification: what is only called an extension by a room that erred is not forwarded."""
+    listed = replace(SERVER, methods=frozenset({"example.com/ping", "notifications/example"}))
+    for request in (message("example.com/ping"), message("notifications/example", id=None)):
+        head, envelope = received(lines_of(request)), parse_envelope(orjson.dumps(request))
+        call = match_headers(replace(head, server=listed), envelope)
+        passage = Passage("d" * 32, 0.0, 0.0, server=listed, received=replace(head, server=listed), identity=ALICE)
+        passage.envelope, passage.call, passage.verdict = envelope, call, Verdict(Effect.ALLOW)
+        assert admit(passage).call is call
+        passage.server, passage.received = SERVER, head
+        with pytest.raises(RoomSkipped, match="match_headers"):
+            admit(passage)
+
+
 def test_no_room_can_be_skipped() -> None:
     """G6: no admission without identity, agreed call, tool, an allowing verdict or a consumed use."""
     assert admit(walked()).use is None
@@ -291,6 +306,9 @@ def test_no_room_can_be_skipped() -> None:
     assert skipped(identity=replace(ALICE, subject="")) == "identify"
     assert skipped(call=None) == "match_headers"
     assert skipped(envelope=other) == "match_headers"
+    assert skipped(heard=Heard(Spoken(Session("2025-11-25", {})))) == "hear"
+    assert skipped(opened_state=OpenedState("s")) == "open_state"
+    assert skipped(tool=replace(TOOL, quarantine="new")) == "check_call"
     assert skipped(tool=None) == "look_up"
     assert skipped(tool=replace(TOOL, name="delete_all")) == "look_up"
     assert skipped(verdict=None) == "judge and settle"

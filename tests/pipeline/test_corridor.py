@@ -16,7 +16,7 @@ from policies.verdict import Verdict
 from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, APPROVE, Asked, inner_house, until
 from tests.support.approvals import BOB
-from tests.support.upstream import Exchange, http, result_of
+from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
 
 
 async def _leave(serving: asyncio.Task[Any]) -> None:
@@ -86,6 +86,46 @@ async def test_a_client_that_leaves_before_the_decision_leaves_one_record(tmp_pa
         assert (house.watcher.ends, house.forwarded, house.corridor.in_flight) == (ends + 2, [], 0)
         house.sink.gate = None
         assert (await house.call())[0] == 200
+
+
+async def test_a_client_that_leaves_before_the_first_byte_used_nothing(tmp_path: Path) -> None:
+    """Decided, and provably not sent: the outcome is `failed`, not `cancelled`, and the approval is whole again."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        ticket = await house.approve(house.ask())
+        house.sink.gate = asyncio.Event()
+        serving = asyncio.create_task(house.serve())
+        await until(lambda: "claim" in house.moves)
+        async with house.store_is_busy():
+            house.sink.gate.set()
+            await until(lambda: bool(house.sink.of("decision")))  # from here to the store nothing waits
+            await _leave(serving)
+        await house.corridor.delivery.drain()
+        (end,) = house.sink.of("outcome")
+        assert (end["outcome"], end["status"], house.forwarded) == ("failed", 499, [])
+        assert (await house.ticket(ticket))["uses_left"] == 1
+        assert (await house.call())[0] == 200
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_a_stream_that_nobody_reads_to_its_end_is_cancelled(tmp_path: Path, steps: int) -> None:
+    """Before its first event or after it: one outcome, the place among the calls given back, the use `unknown`."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        await house.approve(house.ask())
+
+        async def endless(exchange: Exchange) -> None:
+            note = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            await exchange.send(SSE_HEAD + chunk(note))
+            await exchange.gone(20)
+
+        house.script = endless
+        chunks: Any = (await house.serve()).chunks
+        for _ in range(steps):
+            assert b"notifications/message" in await anext(chunks)
+        assert house.corridor.delivery.streams.calls == 1
+        await chunks.aclose()
+        await house.corridor.delivery.drain()
+        assert [record["outcome"] for record in house.sink.of("outcome")] == ["cancelled"]
+        assert (house.corridor.delivery.streams.calls, house.moves[-1]) == (0, "unknown")
 
 
 async def test_an_approval_revoked_between_the_claim_and_the_sending_is_a_refusal(tmp_path: Path) -> None:

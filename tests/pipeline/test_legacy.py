@@ -200,6 +200,25 @@ async def test_who_leaves_while_a_stream_is_read_for_him_ends_it(house: InnerHou
     assert house.corridor.delivery.streams.calls == house.corridor.in_flight == 0
 
 
+async def test_a_quirk_is_tolerated_without_older_clients(house: InnerHouse) -> None:
+    """Each is switched on by itself: JSON alone for who asks for it, and an `initialize` is refused as ever."""
+    odd = replace(OLDER, legacy_clients=False)
+
+    async def stream(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: " + result_of(exchange.id) + b"\n\n") + chunk(b""))
+
+    house.script = stream
+    asked = house.ask()
+    lines = [(name, b"application/json" if name == b"accept" else what) for name, what in asked.received.headers]
+    reply = await house.serve(Asked(replace(asked.received, server=odd, headers=tuple(lines)), asked.raw, odd))
+    assert (reply.status, reply.chunks, "result" in orjson.loads(reply.body)) == (200, None, True)
+    assert house.sink.of("outcome")[-1]["quirks"] == ["accept_json_only"]
+    info = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
+    early = older(house, "initialize", info)
+    refused_one = await house.serve(Asked(replace(early.received, server=odd), early.raw, odd))
+    assert (refused_one.status, house.sink.records[-1]["reasons"]) == (400, ["header_mismatch"])
+
+
 async def test_headers_are_made_for_a_tool_that_binds_them(house: InnerHouse) -> None:
     """An older client knows of no such header; what no header can say is refused before anything is forwarded."""
     number = {"type": "integer", "x-mcp-header": "Count"}
