@@ -221,7 +221,7 @@ GATED = message(
 
 def test_a_gated_call_leaves_as_the_text_that_was_digested() -> None:
     """G7: arguments, input responses and bound `_meta` in canonical text; volatile keys gone; all else as asked."""
-    passage = walked(GATED, use=USE)
+    passage = walked({**GATED, "params": {**GATED["params"], "requestState": "sealed"}}, use=USE)
     passage.opened_state = OpenedState(None)
     admitted = admit(passage, volatile_meta=frozenset({"com.example/request"}))
     for part in (GATED["params"]["arguments"], GATED["params"]["inputResponses"], {"b": 1, "a": 2}):
