@@ -239,6 +239,9 @@ class Delivery:
         except StoreUnavailable as error:
             # The use stays open; its lease lapses into `unknown`, which is never retried.
             structlog.get_logger("delivery").error("use_left_open", use=use.use_id, error=str(error))
+        except AuditUnavailable as error:
+            # The use has ended, and what ran is answered: its caller must not take it for a call that was not made.
+            structlog.get_logger("delivery").error("use_not_recorded", use=use.use_id, error=str(error))
 
     def abandon(self, passage: Passage) -> None:
         """The client has gone. What was consumed and not sent is given back; what was sent is `cancelled`."""

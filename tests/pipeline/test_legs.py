@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from approvals.ticket import Transition
 from gateway.audit.port import AuditUnavailable
 from gateway.contract.passage import Reply
 from gateway.legs import ANSWERS_ALONE, SAID
@@ -637,3 +638,29 @@ async def test_every_state_belongs_to_its_own_call_alone(tmp_path: Path) -> None
         assert [orjson.loads(body)["params"]["requestState"] for body in house.forwarded[-4:]] == [
             "own 1", "own 2", "own 3", "own 4",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("verb", ["executed", "waiting"])
+async def test_what_ran_is_answered_also_where_its_end_can_not_be_recorded(
+    tmp_path: Path, verb: str, stream: bool
+) -> None:
+    """Nobody is told that nothing was forwarded of a call that ran, and a call that waits is given its state."""
+    async with inner_house(tmp_path, shipped) as house:
+        house.script = Asker(times=int(verb == "waiting"), stream=stream)
+        ticket = await house.approve(first(house))
+        keep = house.moves.append
+
+        async def journal(transition: Transition) -> None:
+            if transition.verb == verb:
+                raise AuditUnavailable("full")
+            keep(transition.verb)
+
+        house.desk._journal = journal  # the desk's own way to the record, full from one moment on
+        told = await text_of(await house.serve(first(house)))
+        assert told["result"]["resultType"] == ("complete" if verb == "executed" else "input_required")
+        assert await runs(house, ticket) == [verb]
+        assert [one["outcome"] for one in house.sink.of("outcome")] == [RAN[verb]]
+
+
+RAN = {"executed": "executed", "waiting": "input_required"}
