@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -162,3 +163,47 @@ async def test_a_discovery_is_what_both_sides_serve(tmp_path: Path, streamed: bo
         assert told["error"]["data"] == {"supported": [], "requested": "2026-07-28"}
         assert reply.status == (200 if streamed else 400)
         assert house.sink.of("outcome")[-1]["reasons"] == ["version_unsupported"]
+
+
+async def test_a_calls_stream_may_end_by_itself_and_what_is_not_the_callers_is_counted(tmp_path: Path) -> None:
+    """What only subscriptions carry is dropped; once the response was there, the server's connection is not cut."""
+    read, over, cut = asyncio.Event(), asyncio.Event(), True
+    async with inner_house(tmp_path) as house:
+
+        async def stream(exchange: Exchange) -> None:
+            nonlocal cut
+            news = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+            await exchange.send(SSE_HEAD + chunk(b"data: %b\n\ndata: %b\n\n" % (news, result_of(exchange.id))))
+            await read.wait()
+            try:
+                await exchange.gone(0.2)
+            except TimeoutError:
+                cut = False
+            over.set()
+
+        house.script = stream
+        chunks: Any = (await house.serve(house.ask())).chunks
+        text = b"".join([piece async for piece in chunks])
+        await chunks.aclose()
+        read.set()
+        async with asyncio.timeout(10):
+            await over.wait()
+        assert (b"list_changed" in text, b'"result"' in text, cut) == (False, True, False)
+        assert house.corridor.delivery.streams.dropped == 1
+
+
+async def test_a_stream_without_a_response_is_an_error_that_says_so_in_the_record(tmp_path: Path) -> None:
+    """No clean end is made up: an error with the caller's id, outcome `unknown`, and why."""
+    async with inner_house(tmp_path) as house:
+
+        async def stream(exchange: Exchange) -> None:
+            await exchange.send(SSE_HEAD + chunk(b": on its way\n\n") + chunk(b""))
+
+        house.script = stream
+        chunks: Any = (await house.serve(house.ask())).chunks
+        last = [piece async for piece in chunks][-1]
+        await chunks.aclose()
+        told = orjson.loads(last.removeprefix(b"data: "))
+        assert (told["id"], told["error"]["code"]) == (1, 50202)
+        (end,) = house.sink.of("outcome")
+        assert (end["outcome"], end["detail"]) == ("unknown", "the stream ended without a response")
