@@ -219,6 +219,21 @@ async def test_a_quirk_is_tolerated_without_older_clients(house: InnerHouse) -> 
     assert (refused_one.status, house.sink.records[-1]["reasons"]) == (400, ["header_mismatch"])
 
 
+async def test_no_session_begins_with_an_error(house: InnerHouse) -> None:
+    """What the server answered to `initialize` was no, so there is nothing to go on with."""
+
+    async def refuses(exchange: Exchange) -> None:
+        error = {"code": -32603, "message": "no"}
+        await exchange.send(http(200, orjson.dumps({"jsonrpc": "2.0", "id": exchange.id, "error": error})))
+
+    assert await begin(house)
+    house.script = refuses
+    info = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
+    reply = await house.serve(older(house, "initialize", info))
+    assert orjson.loads(reply.body)["error"]["code"] == -32603
+    assert b"mcp-session-id" not in dict(reply.headers)
+
+
 async def test_headers_are_made_for_a_tool_that_binds_them(house: InnerHouse) -> None:
     """An older client knows of no such header; what no header can say is refused before anything is forwarded."""
     number = {"type": "integer", "x-mcp-header": "Count"}
