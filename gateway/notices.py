@@ -30,6 +30,9 @@ LISTS: Mapping[str, tuple[str, str, str]] = {
 
 EVENT_BYTES = 65_536
 
+PACE_BYTES, PACE_S = 65_536, 1.0
+"""So much of one stream is read in such a time (s): five hundred notices, and none of a flood's cost."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoticeTimes:
@@ -127,10 +130,16 @@ class Notices:
         call, answer = await self.upstream.listen(server, wanted)
         try:
             stream = ResponseStream(call, StreamLimits(event_bytes=EVENT_BYTES), hear)
+            clock = asyncio.get_running_loop().time
+            began, taken = clock(), 0
             async for piece in answer.chunks():
                 stream.feed(piece)
                 if stream.final is not None or stream.fault:
                     break
+                taken += len(piece)
+                if taken > PACE_BYTES:  # nothing is read ahead: who talks faster waits
+                    await asyncio.sleep(max(began + PACE_S - clock(), 0))
+                    began, taken = clock(), 0
             return stream.fault or "the server ended it"
         finally:
             await answer.close()

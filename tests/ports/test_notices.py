@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import pytest
 
+from gateway import notices
 from gateway.catalog import Catalog
 from gateway.notices import Notices, NoticeTimes
 from gateway.snapshots import CatalogLimits
@@ -91,12 +93,12 @@ async def hearing(teller: Teller, times: NoticeTimes = QUICK, shortest_s: float 
         target = UpstreamTarget((check_replica_url(scripted.url),), "Authorization", "Bearer own")
         upstream = HttpUpstream({SERVER.name: target})
         catalog = Catalog(upstream, CatalogLimits(shortest_s=shortest_s, longest_s=3600))
-        notices = Notices(upstream, catalog.expire, lambda *one: told.append(one), times, pause)
-        catalog.attend = notices.attend
+        hearer = Notices(upstream, catalog.expire, lambda *one: told.append(one), times, pause)
+        catalog.attend = hearer.attend
         try:
-            yield Heard(teller, catalog, notices, told, pauses)
+            yield Heard(teller, catalog, hearer, told, pauses)
         finally:
-            await notices.close()
+            await hearer.close()
             await catalog.close()
             await upstream.close()
 
@@ -127,6 +129,20 @@ async def test_a_flood_of_changes_is_no_flood_of_questions() -> None:
             assert await heard.offers("add")
         await until(lambda: len(heard.told) == 200)
         assert heard.teller.asked.count("tools/list") == 1
+
+
+async def test_who_talks_too_fast_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood on the gateway's own subscription is left in the socket: it takes no time from callers."""
+    monkeypatch.setattr(notices, "PACE_BYTES", 1_000)
+    monkeypatch.setattr(notices, "PACE_S", 0.1)
+    async with hearing(Teller()) as heard:
+        assert await heard.offers("add")
+        await until(lambda: bool(heard.teller.streams))
+        began = asyncio.get_running_loop().time()
+        for _ in range(40):
+            await heard.teller.tell("notifications/tools/list_changed", filler="x" * 16_384)
+        await until(lambda: len(heard.told) == 40, within_s=30)
+        assert asyncio.get_running_loop().time() - began > 0.5, "640 KB, of which at most 64 KB come at once"
 
 
 async def test_what_was_missed_while_nobody_listened_is_looked_up() -> None:
