@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any, Final
-from unicodedata import normalize
+from unicodedata import category, normalize
 from urllib.parse import unquote_to_bytes
 
 LONGEST: Final = 8192
@@ -28,6 +28,8 @@ _NEVER_ESCAPED: Final = frozenset(
     b"/\\%;"  # would part, or escape, once more
 )
 _ESCAPES: Final = frozenset(f"{octet:02X}" for octet in range(0x20, 0x100) if octet not in {*_NEVER_ESCAPED, 0x7F})
+_IN_QUERY: Final = re.compile(r"[?#]")
+_PARAMETER: Final = re.compile(r"[?#&;]|%26")
 _PARTS: Final = re.compile(r"[/?#;]")
 _VARIABLE: Final = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*(?::[0-9]+|\*)?"
 _NEVER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
@@ -54,14 +56,16 @@ class Reach:
         """Whether all that a URI template can lead to begins inside, and no literal part of it leads out.
 
         What stands before the first expression must lie below a prefix, and the template with every expression
-        replaced by a plain word must be admitted. What it is expanded to is judged again when it is read.
+        replaced by a plain word must be admitted; nor may its own dots be a segment where expressions are empty
+        (`..{name}`). What it is expanded to is judged again when it is read.
         """
         literal, brace, _ = template.partition("{")
         if not brace:
             return self.admits(template)
         if len(template) > LONGEST or not any(p[-1:] == "/" and _below(literal, p) for p in self.prefixes):
             return False
-        return self.admits(_EXPRESSION.sub(lambda found: _SAMPLES[found[1]], template))
+        bare = _EXPRESSION.sub(lambda found: "." if found[1] == "." else "", template)
+        return not _DOTS.search(bare) and self.admits(_EXPRESSION.sub(lambda found: _SAMPLES[found[1]], template))
 
     def admits_reference(self, uri: str, values: Iterable[Any]) -> bool:
         """Whether a completion may be asked for: of a URI or template inside, with values that can't lead out."""
@@ -93,7 +97,8 @@ def is_normal(uri: str) -> bool:
 
     Scheme and host in lower case, no user information, no port that goes without saying; no empty or dot segment,
     also none behind `?`, `#` or `;`; percent-encoded only what has to be, in UTF-8 and capitals, and never a
-    separator, a control character or `%` itself; nothing that compatibility forms (NFKC) would turn into those.
+    separator, a control character or `%` itself; nothing that compatibility forms (NFKC), or dropping characters
+    that nobody sees, would turn into those.
     """
     if len(uri) > LONGEST or not (found := _URI.fullmatch(uri)) or not _PLAIN.fullmatch(found["rest"]):
         return False
@@ -113,8 +118,13 @@ def check_prefix(prefix: str) -> str:
 
 
 def _below(uri: str, prefix: str) -> bool:
-    """The next segment is not empty: `file:///etc` does not lie below `file://`."""
-    return uri.startswith(prefix) and uri[len(prefix) : len(prefix) + 1] != "/"
+    """The next segment is not empty: `file:///etc` does not lie below `file://`.
+
+    Below a prefix within a query there is no further parameter: a server may take the last `path` of two.
+    """
+    if not uri.startswith(prefix) or uri.startswith("/", len(prefix)):
+        return False
+    return not _IN_QUERY.search(prefix) or not _PARAMETER.search(uri, len(prefix))
 
 
 def _is_normal_authority(scheme: str, authority: str) -> bool:
@@ -143,7 +153,9 @@ def _stays_below(text: Any, *, escaped: bool = False) -> bool:
     elif "%" in text:
         return False
     if not text.isascii():
-        folded = normalize("NFKC", text)
+        folded = "".join(
+            one for one in normalize("NFKC", text) if category(one) != "Cf"
+        )  # some drop what is not seen
         if len(_PARTS.findall(folded)) != len(_PARTS.findall(text)) or "%" in folded:
             return False
         text = folded

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from unicodedata import category, normalize
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import pytest
 from hypothesis import given
@@ -50,6 +52,7 @@ TRICKS = [
     "file:///srv/data/é", "file:///srv/data/a b", "file:///srv/data/..%20/x", "file:///srv/data/. ./x", "file:///srv/data/..;/x",
     "file:///srv/data/%EF%BC%8E%EF%BC%8E/x", "file:///srv/data/%E2%80%A5/x", "file:///srv/data/a%EF%BC%8Fb",
     "file:///srv/data/a%EF%BC%BC..", "file:///srv/data/?../../x", "file:///srv/data/#/../x", " file:///srv/data/x",
+    "file:///srv/data/..%E2%80%8B/x", "file:///srv/data/%C2%AD../x", "file:///srv/data/.%E2%80%AE.", "file:///srv/data/x/%EF%BB%BF/y",
     "file:///srv/data/x\n", "file:///srv/data/{x}", "file:///srv/data/" + "x" * 8192,
 ]  # fmt: skip
 
@@ -205,3 +208,38 @@ def test_a_server_that_answers_with_another_resource_is_not_delivered(contents: 
     assert caught.value.refusal is Refusal.UPSTREAM_INVALID
     with pytest.raises(Refused):
         check_contents(REACH, {**good, "Contents": []})
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"ab./?#;:~ ", "..", "//", *map(quote, "\u2025\uff0e\uff0f\u200b\xad\u202e\ufe68 ?;")]),
+        max_size=6,
+    )
+)
+def test_no_lenient_server_is_led_out_by_what_is_admitted(parts: list[str]) -> None:
+    """Decoded, brought to its compatibility form and rid of what nobody sees: it is still below the prefix."""
+    uri = "file:///srv/data/" + "".join(parts)
+    if not REACH.admits(uri):
+        return
+    for text in (uri.removeprefix("file://"), urlsplit(uri).path, urlsplit(urljoin("file:///srv/data/", uri)).path):
+        seen = "".join(one for one in normalize("NFKC", unquote(text)) if category(one) not in {"Cf", "Cc"})
+        assert (posixpath.normpath(seen) + "/").startswith("/srv/data/")
+
+
+@pytest.mark.parametrize("more", ["&path=/etc", "x&path=/etc", "x?path=/etc", "x#y", "x;path=/etc", "x%26path=/etc"])
+def test_below_a_prefix_in_a_query_is_no_other_parameter(more: str) -> None:
+    """A server that takes the last of two would be led out of what it was held to by the first."""
+    reach = Reach(("https://docs.example.com/get?path=/srv/data/",))
+    assert reach.admits("https://docs.example.com/get?path=/srv/data/a/b.txt")
+    assert not reach.admits("https://docs.example.com/get?path=/srv/data/" + more)
+    assert not reach.admits_template("https://docs.example.com/get?path=/srv/data/{x}" + more)
+    assert Reach(("https://docs.example.com/",)).admits("https://docs.example.com/get?path=x&y=z")
+
+
+@pytest.mark.parametrize(
+    "tail", ["..{x}", "{x}..", "{a}..{b}/x", "..{/x}", "{.a}{.b}", ".{.a}", "a/..{?q}", "{x}./y"]
+)
+def test_a_template_leads_nowhere_else_where_its_expressions_are_empty(tail: str) -> None:
+    """RFC 6570, 3.2: an undefined or empty variable leaves the dots that stand around it."""
+    assert REACH.admits_template("file:///srv/data/x..{x}")
+    assert not REACH.admits_template("file:///srv/data/" + tail)
