@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from gateway.contract.listing import (
     named_twice,
     out_of_reach,
 )
-from gateway.contract.passage import Admitted, OpenedState, Passage
+from gateway.contract.passage import Admitted, OpenedState, Passage, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.retelling import reply_of, retell_answer
 from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
@@ -43,6 +43,14 @@ from policies.verdict import Effect
 
 TURN = 256
 """After so many URIs the event loop gets a turn: each takes 3 to 10 microseconds."""
+
+
+LeftOut = Callable[[Server, str, Collection[str]], Awaitable[Collection[str]]]
+"""Server, list's method, names of one page -> those that can't be used by what is known of the other pages."""
+
+
+async def _nothing(_server: Server, _method: str, _names: Collection[str]) -> Collection[str]:
+    return ()
 
 
 async def keep_within_reach(admitted: Admitted) -> Rewrite | None:
@@ -69,6 +77,7 @@ class Answers:
     prompts: Prompts = field(default_factory=Prompts)
     clock: Callable[[], float] = time.time
     state_s: float = STATE_TTL_S
+    left_out: LeftOut = _nothing
 
     async def fit(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         """The text for the caller. Raises `Refused` and what the policy raises; then nothing may be delivered."""
@@ -134,6 +143,8 @@ class Answers:
             candidates = [{**one, "pinned": pinned.get(one["id"], False)} for one in candidates]
         if call.method in ("tools/list", "prompts/list"):
             left_out |= named_twice(candidates)
+            if "cursor" in call.envelope.params or guarded.result.get("nextCursor") is not None:
+                left_out.update(await self.left_out(server, call.method, {one["id"] for one in candidates}))
         if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
         verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))

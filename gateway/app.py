@@ -146,7 +146,9 @@ class House:
         implications = close_implications(settings.identity.scope_implies)
         self._streams = streams = Streams(limits.subscriptions, limits.subscriptions_per_subject)
         opened.callback(streams.close)
-        answers = Answers(counted, seals, handles, definitions, prompts, state_s=settings.seals.state_s)
+        answers = Answers(
+            counted, seals, handles, definitions, prompts, state_s=settings.seals.state_s, left_out=catalog.left_out
+        )
         delivery = Delivery(
             upstream,
             answers,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.definitions import Definitions
 from gateway.prompts import Prompts
 from gateway.snapshots import CatalogLimits, Snapshots
-from gateway.upstream.port import Upstream
+from gateway.upstream.port import Upstream, UpstreamFault
 
 MISSED_S = 5.0
 """What a list that is older does not have is looked for once more."""
@@ -108,6 +108,19 @@ class Catalog:
                 await self._seek(self._prompts, server, ref["name"])
             if "{" in ref.get("uri", ""):
                 await self._seek(self._templates, server, ref["uri"])
+
+    async def left_out(self, server: Server, method: str, names: Collection[str]) -> frozenset[str]:
+        """Those of one page's names that can't be used by the whole list, of which other pages are a part.
+
+        None while the server can't be asked: a list does not depend on it, and a call is refused all the same.
+        """
+        for one in self._lists():
+            if one.method == method:
+                try:
+                    return await one.left_out(server, names, MISSED_S)
+                except UpstreamFault:
+                    break
+        return frozenset()
 
     def expire(self, server: Server, method: str) -> bool:
         """The server says that the list of `method` is another now -> whether that is news (`Snapshots.expire`)."""

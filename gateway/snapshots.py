@@ -8,7 +8,7 @@ list's method offers nothing, and is well (server/utilities/caching and paginati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -44,11 +44,12 @@ class CatalogLimits:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[Item]):
-    """One whole listing, without the names that were listed twice or whose definition can't be used."""
+    """One whole listing, without the names that were listed twice or whose definition can't be used: `left_out`."""
 
     items: Mapping[str, Item]
     taken_at: float
     fresh_until: float
+    left_out: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -98,6 +99,21 @@ class Snapshots(Generic[Item]):
 
         Raises `UpstreamFault` subclasses (`sent` is false) while there is no such snapshot.
         """
+        return (await self._current(server)).items.get(name)
+
+    async def confirm(self, server: Server, name: str, within_s: float) -> Item | None:
+        """What was offered under `name` at most `within_s` before now. Raises like `find`."""
+        return (await self._young(server, within_s)).items.get(name)
+
+    async def left_out(self, server: Server, names: Collection[str], within_s: float) -> frozenset[str]:
+        """Those of `names` that the server lists in a way that they can't be used. Raises like `find`.
+
+        A list that is older than `within_s` leaves nothing out before it was looked at once more.
+        """
+        found = (await self._current(server)).left_out.intersection(names)
+        return (await self._young(server, within_s)).left_out.intersection(found) if found else found
+
+    async def _current(self, server: Server) -> Snapshot[Item]:
         shelf = self._shelf(server)
         snapshot = shelf.snapshot
         if snapshot is None or self._fresh_until(shelf, snapshot) <= self._clock():
@@ -107,16 +123,15 @@ class Snapshots(Generic[Item]):
                 snapshot = shelf.snapshot
                 if snapshot is None or snapshot.taken_at + self._limits.stale_s <= self._clock():
                     raise
-        return snapshot.items.get(name)
+        return snapshot
 
-    async def confirm(self, server: Server, name: str, within_s: float) -> Item | None:
-        """What was offered under `name` at most `within_s` before now. Raises like `find`."""
+    async def _young(self, server: Server, within_s: float) -> Snapshot[Item]:
         shelf = self._shelf(server)
         oldest = self._clock() - within_s
         snapshot = shelf.snapshot
         while snapshot is None or snapshot.taken_at <= oldest:  # twice at most: one that begins now is young enough
             snapshot = await self._renew(server, shelf)
-        return snapshot.items.get(name)
+        return snapshot
 
     async def whole(self, server: Server) -> Mapping[str, Item]:
         """All that a server offers now. Raises like `find`."""
@@ -214,7 +229,7 @@ class Snapshots(Generic[Item]):
             cursor = page.get("nextCursor")
             if cursor is None:
                 fresh_until = taken_at + max(ttl_s, limits.shortest_s)
-                return Snapshot(kept, taken_at, fresh_until)
+                return Snapshot(kept, taken_at, fresh_until, frozenset(ambiguous))
             if not isinstance(cursor, str) or cursor in cursors:
                 raise self._invalid("the cursor is not a string, or came before")
             cursors.add(cursor)

@@ -283,7 +283,10 @@ async def inner_house(
         policy, sink, watcher = PlayedPolicy(judge), KeptRecord(), Watcher()
         seals, handles = Seals([KEY]), Handles([KEY])
         redactor, eras = Redactor(AuditKeys(KEY_TEXT)), Eras(Sessions([KEY]))
-        answers, rewriters = Answers(policy, seals, handles, definitions), (keep_within_reach, tell_of_tasks)
+        answers, rewriters = (
+            Answers(policy, seals, handles, definitions, left_out=catalog.left_out),
+            (keep_within_reach, tell_of_tasks),
+        )
         delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
         corridor = Corridor(
             tokens,

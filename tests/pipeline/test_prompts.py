@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from policies.verdict import Verdict
 from tests.contract.asking import message
-from tests.pipeline.house import ALLOW, DENY, InnerHouse, inner_house
+from tests.pipeline.house import ALLOW, DENY, InnerHouse, inner_house, tool
 from tests.support.upstream import Exchange, http, result_of
 
 REPORT = {"name": "report", "arguments": [{"name": "account", "required": True}]}
@@ -98,3 +99,38 @@ async def test_a_completion_is_of_what_the_caller_may_have(tmp_path: Path) -> No
         assert replies[0] == replies[1] == replies[2]
         assert (replies[0][0], replies[0][1]["code"]) == (403, 40302)
         assert len(house.forwarded) == 2
+
+
+@pytest.mark.parametrize("kind", ["tools", "prompts"])
+async def test_what_two_pages_name_is_on_neither(tmp_path: Path, kind: str) -> None:
+    """AZ-05 across pages: what can't be called, because another page names it too, is not listed.
+
+    Once the server names it only once, it is listed again.
+    """
+    async with inner_house(tmp_path, judge) as house:
+        one, twice, two = (tool(name) if kind == "tools" else {"name": name} for name in ("one", "twice", "two"))
+        pages = {None: [one, twice], "next": [{**twice, "title": "other"}, two]}
+        setattr(house, kind, pages[None] + pages["next"])
+
+        async def lists(exchange: Exchange) -> None:
+            cursor = orjson.loads(exchange.seen.body)["params"].get("cursor")
+            more = {} if cursor else {"nextCursor": "next"}
+            await exchange.send(http(200, result_of(exchange.id, **{kind: pages[cursor]}, **more)))
+
+        async def listed() -> list[str]:
+            house.script = lists
+            found = [await told(house, f"{kind}/list", params) for params in ({}, {"cursor": "next"})]
+            house.script = None
+            return [item["name"] for _, result in found for item in result[kind]]
+
+        async def called(name: str) -> int:
+            method = "tools/call" if kind == "tools" else "prompts/get"
+            return (await told(house, method, {"name": name, "arguments": {}}))[0]
+
+        assert await listed() == ["one", "two"]
+        assert [await called(name) for name in ("one", "twice", "two")] == [200, 403, 200]
+        pages["next"] = [two]
+        house.later(6)
+        setattr(house, kind, [one, twice, two])
+        assert await listed() == ["one", "twice", "two"]
+        assert await called("twice") == 200

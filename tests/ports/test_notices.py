@@ -134,7 +134,7 @@ async def test_a_flood_of_changes_is_no_flood_of_questions() -> None:
 async def test_who_talks_too_fast_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood on the gateway's own subscription is left in the socket: it takes no time from callers."""
     monkeypatch.setattr(notices, "PACE_BYTES", 1_000)
-    monkeypatch.setattr(notices, "PACE_S", 0.1)
+    monkeypatch.setattr(notices, "PACE_S", 0.5)
     async with hearing(Teller()) as heard:
         assert await heard.offers("add")
         await until(lambda: bool(heard.teller.streams))
@@ -142,7 +142,7 @@ async def test_who_talks_too_fast_is_read_slowly(monkeypatch: pytest.MonkeyPatch
         for _ in range(40):
             await heard.teller.tell("notifications/tools/list_changed", filler="x" * 16_384)
         await until(lambda: len(heard.told) == 40, within_s=30)
-        assert asyncio.get_running_loop().time() - began > 0.5, "640 KB, of which at most 64 KB come at once"
+        assert asyncio.get_running_loop().time() - began > 1.0, "640 KB, of which a few buffers come at once"
 
 
 async def test_what_was_missed_while_nobody_listened_is_looked_up() -> None:
