@@ -147,7 +147,8 @@ def _check_final(result: Any) -> None:
     for name in result:
         if _RESULT_NAMES.get(fold(name), name) != name:
             raise _invalid(f"a variant of the reserved name {_RESULT_NAMES[fold(name)]} in a task's result")
-    if result.get("resultType", "complete") != "complete":
+    asks = result.get("requestState") is not None or result.get("inputRequests") is not None
+    if asks or result.get("resultType", "complete") != "complete":
         raise _invalid("a task's result that is not final")
     if type(result.get("isError", False)) is not bool:
         raise _invalid("isError is not a boolean")

@@ -116,6 +116,8 @@ STRICTER: dict[str, dict[str, Any]] = {
     "a question after the end": {**DETAILED["completed"], "inputRequests": ASKED},
     "a result that is a task": {**DETAILED["completed"], "result": {"resultType": "task", "taskId": "t"}},
     "a result that asks": {**DETAILED["completed"], "result": {"resultType": "input_required", "requestState": "s"}},
+    "a result that asks without saying so": {**DETAILED["completed"], "result": {"requestState": "s"}},
+    "a result with a question": {**DETAILED["completed"], "result": {"content": [], "inputRequests": {}}},
     "a result with two readings": {**DETAILED["completed"], "result": {"content": [], "is_error": True}},
     "isError that is text": {**DETAILED["completed"], "result": {"content": [], "isError": "yes"}},
     "a question that nobody can answer": {

@@ -14,8 +14,10 @@ import pytest
 from gateway.contract.fingerprint import digest_definition
 from gateway.foresight import Foresight
 from policies.verdict import Verdict
+from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, APPROVE, DENY, SERVER, inner_house, tool, until
 from tests.support.approvals import BOB, person
+from tests.support.upstream import Exchange, http, result_of
 
 
 def open_pay(question: Mapping[str, Any]) -> Verdict:
@@ -129,3 +131,29 @@ async def test_an_approval_asked_for_ahead_binds_the_definition_as_it_is(tmp_pat
         await house.desk.act("approve", BOB, ticket["id"])
         assert (await house.call())[0] == 200
         assert (await house.ticket(ticket["id"]))["state"] == "used"
+
+
+async def test_a_leg_that_is_judged_again_is_the_same_leg(tmp_path: Path) -> None:
+    """A definition that changed meanwhile is judged with all that the seal says, not as if the call began now."""
+    old: list[str] = []
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        return DENY if old and question["tool"]["digest"] == old[0] else ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+
+        async def asks(exchange: Exchange) -> None:
+            await exchange.send(http(200, result_of(exchange.id, resultType="input_required", requestState="s")))
+
+        house.script = asks
+        state = (await house.call())[1]["result"]["requestState"]
+        old.append(house.policy.questions[-1]["tool"]["digest"])
+        house.tools = [tool("pay", description="another")]
+        house.later(6.0)
+        del house.policy.questions[:]
+        params = {"name": "pay", "arguments": {}, "requestState": state, "inputResponses": {}}
+        assert (await house.serve(house.request(message(params=params)))).status == 200
+        first, again = house.policy.questions
+        assert first["tool"]["digest"] != again["tool"]["digest"]
+        assert first["request"] == again["request"]
+        assert again["request"]["leg"] == 1
