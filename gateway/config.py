@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from gateway.contract.methods import UNGUARDED
 from gateway.contract.quirks import Quirk
 from gateway.contract.resources import check_prefix
 
@@ -88,6 +89,12 @@ def _endpoint_path(path: str) -> str:
     return path
 
 
+def _can_be_served(method: str) -> str:
+    if UNGUARDED.fullmatch(method):
+        raise ValueError(f"{method} is not served, whatever is listed here")
+    return method
+
+
 def _as_written(value: Any) -> Any:
     """A bare `2025-06-18` is a date to YAML, and a bare `off` is false: both mean what is written."""
     if isinstance(value, date):
@@ -102,8 +109,9 @@ Algorithm = Annotated[str, AfterValidator(_asymmetric)]
 ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Arguments = Literal["declared", "strict", "off"]
-Pinning = Literal["off", "warn", "enforce"]
+Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(_as_written)]
+Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_as_written)]
+ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -188,8 +196,8 @@ class ServerSettings(Group):
     replicas: Annotated[tuple[HttpUrl, ...], Field(min_length=1)]
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
-    methods: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
+    methods: tuple[ExtensionMethod, ...] = ()
+    extensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     arguments: Arguments = "declared"
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
     pins: Pinning = "off"

@@ -70,9 +70,11 @@ def tell_tolerance(settings: Settings) -> list[Finding]:
 
 
 def look_for_folders(settings: Settings) -> list[Finding]:
-    """The folders that the record and the tickets need and that are not there. Neither is opened."""
+    """The folders that the record, the tickets and the pins need and that are not there. Nothing is opened."""
     database = Path(settings.approvals.database.removeprefix("sqlite:///"))
     needed = {"audit": ("audit.file", settings.audit.file), "approvals": ("approvals.database", database)}
+    if any(server.pins != "off" for server in settings.servers.values()):
+        needed["pins"] = ("pins.file", settings.pins.file)
     return [
         Finding(what, False, f"{setting}: there is no folder {file.parent}")
         for what, (setting, file) in needed.items()

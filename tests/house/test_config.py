@@ -179,3 +179,26 @@ def test_the_record_and_the_seals_share_no_key(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("OSTIARY_SEAL_KEYS", f"{other},{one}")
     with pytest.raises(ConfigError, match=r"seals\.keys_env.*share a key"):
         build(settings)
+
+
+@pytest.mark.parametrize("setting", ["pins", "arguments", "legacy_servers"])
+def test_a_bare_off_is_off(tmp_path: Path, setting: str) -> None:
+    """YAML reads it as false; whoever writes it means off, wherever that is a choice. True is no choice at all."""
+    at = "    path: /readonly/mcp\n"
+    text = yaml.safe_dump(document())
+    settings = load(tmp_path, text.replace(at, f"{at}    {setting}: off\n    tool_arguments: {{search: off}}\n"))
+    assert getattr(settings.servers["readonly"], setting) == "off"
+    assert settings.servers["readonly"].tool_arguments == {"search": "off"}
+    with pytest.raises(ConfigError, match=f"readonly.{setting}"):
+        load(tmp_path, text.replace(at, f"{at}    {setting}: on\n"))
+
+
+@pytest.mark.parametrize("method", ["tasks/list", "tasks/result", "notifications/cancelled", ""])
+def test_a_method_that_is_never_served_is_not_listed(tmp_path: Path, method: str) -> None:
+    """A setting that would silently do nothing is a mistake, and named."""
+    content = document()
+    content["servers"]["readonly"]["methods"] = ["acme/report"]
+    assert load(tmp_path, content).servers["readonly"].methods == ("acme/report",)
+    content["servers"]["readonly"]["methods"] = ["acme/report", method]
+    with pytest.raises(ConfigError, match=r"servers\.readonly\.methods\.1"):
+        load(tmp_path, content)

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli import main
+from gateway.config_file import load_settings
+from gateway.inspection import look_for_folders
 from tests.support.issuer import Issuer, signing_key
 from tests.support.stack import secrets_for, write_config
 
@@ -124,3 +126,13 @@ def test_who_is_served_besides_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert told.exit_code == 0
     assert findings(told)["legacy clients"] == (True, "served by files")
     assert findings(told)["quirks"] == (True, "tolerated by files: accept_json_only, session_without_version")
+
+
+def test_the_folder_of_pins_is_looked_for_where_pins_count(tmp_path: Path) -> None:
+    """`pins accept` would fail there; nobody misses a folder that no server needs."""
+    changes = {"pins": {"file": "none/pins.json"}}
+    issuer = Issuer("https://idp.example.com", [signing_key()])
+    for mode, told in (("off", []), ("warn", [f"pins.file: there is no folder {tmp_path / 'none'}"])):
+        servers, settings = {"files": ["http://10.0.0.1/mcp"]}, {"pins": mode}
+        file = write_config(tmp_path, issuer, servers, port=8080, admin_port=9090, settings=settings, **changes)
+        assert [one.detail for one in look_for_folders(load_settings(file))] == told
