@@ -247,8 +247,8 @@ class Sessions:
         for other in (*self._kept.values(), *self._ending) if session.id else ():
             if other.id == session.id and other.key[0] == session.key[0]:
                 other.retired = False  # to end it would end this one
-                if other.key == session.key:
-                    continue
+                if other.key[2] == session.key[2]:
+                    continue  # the same principal's, given up or at another replica
                 if other.uses:
                     raise UpstreamInvalid("initialize: a session that another has", sent=True, replica=session.key[1])
                 self.lose(other)

@@ -827,6 +827,20 @@ async def test_two_replicas_have_a_session_each(past: PastServer, wire: Scripted
         await upstream.close()
 
 
+async def test_replicas_that_number_their_sessions_alike_are_no_conflict(
+    past: PastServer, wire: ScriptedUpstream, connect: Open
+) -> None:
+    """Each gives its first principal the same id: to one and the same, these are two sessions, used at once."""
+    second = PastServer(name=past.name)
+    async with ScriptedUpstream(second) as another:
+        upstream = connect(wire, another)
+        running = [await upstream.forward(ask(number)) for number in range(4)]
+        assert past.known == second.known == ["s-1"]
+        assert upstream.sessions.counts() == {SERVER.name: 2}
+        for answer in running:
+            await answer.close()
+
+
 async def test_a_replica_that_is_away_is_passed_over(past: PastServer, wire: ScriptedUpstream, connect: Open) -> None:
     """Its session can't be opened, so nothing was sent: the other one serves every call."""
     gone = await ScriptedUpstream().start()
