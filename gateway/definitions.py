@@ -33,6 +33,9 @@ COMPILED_BYTES = 16_777_216
 LARGEST = 1_048_576
 """Of a definition that can be used, in bytes: reading it, and its digest alone, take Python up to a second."""
 
+SAID = 16
+"""Tools of one page that are warned of in a line each, which counts the others."""
+
 TURN = 32
 """After so many known definitions the event loop gets a turn. New ones are read in a thread: a large schema takes
 Python a quarter of a second."""
@@ -76,10 +79,18 @@ class Definitions:
         Every item has a `name` that is a string.
         """
         tools: list[Tool | None] = []
+        faults: list[tuple[str, str]] = []
         for number, item in enumerate(items, 1):
             if number % TURN == 0:
                 await asyncio.sleep(0)
-            tools.append(await self._read(server, item) if isinstance(item.get("inputSchema"), dict) else None)
+            tools.append(
+                await self._read(server, item, faults) if isinstance(item.get("inputSchema"), dict) else None
+            )
+        for name, fault in faults[:SAID]:
+            log = structlog.get_logger("definitions")
+            log.warning(
+                "tool_left_out", server=server, tool=name[:128], reason=fault, more=max(len(faults) - SAID, 0)
+            )
         self.pins.met(server, [tool for tool in tools if tool is not None])
         return tools
 
@@ -87,13 +98,17 @@ class Definitions:
         """Like `read`, and `None` for what is quarantined as well: what can't be called is not shown."""
         return [None if tool is None or tool.quarantine else tool for tool in await self.read(server, items)]
 
-    async def _read(self, server: str, item: Mapping[str, Any]) -> Tool | None:
+    async def _read(self, server: str, item: Mapping[str, Any], faults: list[tuple[str, str]]) -> Tool | None:
+        """`faults` gets what nobody was warned of yet."""
         text = spelling(item)
         key = (server, hashlib.sha256(text).digest())
         reading = self._known.get(key)
         if reading is None:
             fault = f"larger than {LARGEST} bytes" if len(text) > LARGEST else ""
-            reading = self._remember(key, await asyncio.to_thread(self._find_out, server, item, fault))
+            found = await asyncio.to_thread(self._find_out, server, item, fault)
+            reading = self._remember(key, found)
+            if found.fault and reading is found:
+                faults.append((item["name"], found.fault))
         else:
             self._known.move_to_end(key)
             if key in self._compiled:
@@ -122,8 +137,6 @@ class Definitions:
             contract = None if mode == "off" else Contract(schema, strict=mode == "strict")
             return Reading("", digest_definition(item), bindings, contract)
         except Unusable as found:
-            log = structlog.get_logger("definitions")
-            log.warning("tool_left_out", server=server, tool=name[:128], reason=str(found))
             return Reading(fault=str(found) or "unusable")
 
     def _remember(self, key: tuple[str, bytes], reading: Reading) -> Reading:

@@ -16,6 +16,9 @@ import structlog
 from gateway.contract.prompts import UNREAD, Prompt, read_prompt
 from gateway.contract.schemas import Unusable
 
+SAID = 16
+"""Prompts of one page that are warned of in a line each, which counts the others."""
+
 WARNED = 1000
 """Prompts that are remembered as warned of; the first of them goes first."""
 
@@ -34,14 +37,20 @@ class Prompts:
         """
         if server in self.unread:
             return [UNREAD] * len(items)
-        return [self._read(server, item) for item in items]
+        faults: list[tuple[str, str]] = []
+        prompts = [self._read(server, item, faults) for item in items]
+        for name, fault in faults[:SAID]:
+            log, more = structlog.get_logger("prompts"), max(len(faults) - SAID, 0)
+            log.warning("prompt_left_out", server=server, prompt=name, reason=fault, more=more)
+        return prompts
 
     def left_out(self, server: str, items: Sequence[Mapping[str, Any]]) -> set[str]:
         """The names of a page of `prompts/list` that can't be used. Every item has a `name` that is a string."""
         found = self.read(server, items)
         return {item["name"] for item, prompt in zip(items, found, strict=True) if prompt is None}
 
-    def _read(self, server: str, item: Mapping[str, Any]) -> Prompt | None:
+    def _read(self, server: str, item: Mapping[str, Any], faults: list[tuple[str, str]]) -> Prompt | None:
+        """`faults` gets what nobody was warned of yet."""
         try:
             return read_prompt(item)
         except Unusable as found:
@@ -50,6 +59,5 @@ class Prompts:
                 self._warned[key] = None
                 if len(self._warned) > WARNED:
                     self._warned.popitem(last=False)
-                log = structlog.get_logger("prompts")
-                log.warning("prompt_left_out", server=server, prompt=key[1], reason=str(found))
+                faults.append((key[1], str(found)))
             return None

@@ -14,6 +14,7 @@ from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Tool
 from gateway.contract.refusals import Refused
 from gateway.definitions import ArgumentRules, Definitions
+from gateway.prompts import Prompts
 
 WRONG: dict[str, Any] = {"type": "strnig"}
 
@@ -166,3 +167,15 @@ async def test_two_who_read_the_same_have_the_same() -> None:
     contracts = {id(page[0].contract) for page in pages if page[0] is not None}
     assert len(contracts) == 1
     assert known._weight == next(iter(known._compiled.values())).weight
+
+
+async def test_a_page_of_what_cant_be_used_is_a_few_lines() -> None:
+    """Whatever a server makes up, each time anew: a log that it could fill would hide what others say."""
+    names = [f"made-up-{number}" for number in range(50)]
+    with structlog.testing.capture_logs() as lines:
+        assert await Definitions().read("a", [{"name": name, "inputSchema": WRONG} for name in names]) == [None] * 50
+        broken = {"arguments": [{"name": "a"}, {"name": "a"}]}
+        assert Prompts().read("a", [{**broken, "name": name} for name in names]) == [None] * 50
+    for event in ("tool_left_out", "prompt_left_out"):
+        said = [line["more"] for line in lines if line["event"] == event]
+        assert said == [34] * 16
