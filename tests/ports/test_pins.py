@@ -284,3 +284,22 @@ def test_too_large_a_file_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file.write_bytes(b"x" * 11)
     with pytest.raises(PinsUnreadable):
         files.read(file)
+
+
+async def test_a_keeper_that_broke_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect ends the looking, never silently: the alarm is on, the log has it, and the pins stay in force."""
+    file = tmp_path / "pins.json"
+    file.write_bytes(pins_of(tool()))
+    with structlog.testing.capture_logs() as lines:
+        async with kept(file) as (pins, _):
+            assert pins.healthy
+
+            def fail(_file: Path) -> bytes | None:
+                raise LookupError("a defect")
+
+            monkeypatch.setattr(files, "read", fail)
+            file.write_bytes(pins_of(tool(description="x")))
+            await until(lambda: any(line["event"] == "task_broke" for line in lines))
+            assert not pins.healthy
+            assert shown(pins, "strict", tool()) == (True, "")
+    assert [line["task"] for line in lines if line["event"] == "task_broke"] == ["pins"]
