@@ -219,6 +219,23 @@ async def test_a_quirk_is_tolerated_without_older_clients(house: InnerHouse) -> 
     assert (refused_one.status, house.sink.records[-1]["reasons"]) == (400, ["header_mismatch"])
 
 
+async def test_who_can_not_be_asked_is_told_so(house: InnerHouse) -> None:
+    """A question is undeclared by every older client: it needs the newer revision, the server did nothing wrong."""
+
+    async def asks(exchange: Exchange) -> None:
+        question = {"q": {"method": "elicitation/create", "params": {"message": "m", "requestedSchema": {}}}}
+        await exchange.send(http(200, result_of(exchange.id, resultType="input_required", inputRequests=question)))
+
+    session = await begin(house)
+    house.script = asks
+    params = {"name": "pay", "arguments": {}}
+    newer = await house.serve(house.request(message("tools/call", params=params)))
+    assert orjson.loads(newer.body)["error"]["code"] == Refusal.UPSTREAM_INVALID.value.code
+    told = await house.serve(older(house, "tools/call", params, **session))
+    assert orjson.loads(told.body)["error"]["code"] == Refusal.REVISION_REQUIRED.value.code
+    assert house.sink.of("outcome")[-1]["reasons"] == ["revision_required"]
+
+
 async def test_no_session_begins_with_an_error(house: InnerHouse) -> None:
     """What the server answered to `initialize` was no, so there is nothing to go on with."""
 

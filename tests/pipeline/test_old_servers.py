@@ -13,7 +13,7 @@ from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.sessions import SessionLimits
 from gateway.upstream.target import UpstreamTarget, check_replica_url
-from tests.pipeline.house import APPROVE, SERVER, InnerHouse, inner_house, tool
+from tests.pipeline.house import ALLOW, APPROVE, SERVER, InnerHouse, inner_house, tool
 from tests.support.past import PastServer, rpc, stranger
 from tests.support.upstream import Exchange, http
 
@@ -82,3 +82,24 @@ async def test_an_approved_call_that_may_have_run_is_unknown(tmp_path: Path, sta
         reply = await house.serve(asked)
         assert (reply.status, orjson.loads(reply.body)["error"]["code"]) == (403, 40304)
         assert len(past.ran) == 1
+
+
+async def test_a_session_is_left_by_every_answer(tmp_path: Path) -> None:
+    """Whole or refused: whoever entered it leaves it, so that idle ones can end and make room."""
+    async with old_house(tmp_path) as (house, past):
+        house.policy.judge_by = lambda _: ALLOW
+        upstream = house.corridor.delivery.upstream
+        assert isinstance(upstream, LegacyUpstream)
+
+        async def whole(exchange: Exchange) -> None:
+            await exchange.send(http(200, rpc(exchange, {"content": []})))
+
+        async def invalid(exchange: Exchange) -> None:
+            await exchange.send(http(200, rpc(exchange, {"resultType": "task"})))
+
+        for hook, status in ((whole, 200), (invalid, 502)):
+            past.hooks["tools/call"] = hook
+            assert (await house.serve(house.ask("pay", ARGUMENTS))).status == status
+            sessions = list(upstream.sessions._kept.values())
+            assert sessions
+            assert not any(session.uses for session in sessions)
