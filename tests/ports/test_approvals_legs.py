@@ -384,3 +384,21 @@ async def test_a_late_word_about_an_earlier_leg_moves_nothing(it: Bench, is_sent
         await it.desk.sent(running)
     await it.desk.finish(running, Run.EXECUTED)
     assert (await shown(it, use))[1] == ["executed"]
+
+
+@pytest.mark.parametrize("is_leg", [False, True])
+async def test_a_last_use_that_runs_beyond_its_tickets_time_ends_as_it_ends(it: Bench, is_leg: bool) -> None:
+    """What was sent in time is sent: its ticket does not expire under it, and is `used` when it has ended."""
+    if is_leg:
+        use = await go_on(it, await waiting(it))
+        assert isinstance(use, Claimed)
+    else:
+        await it.approved()
+        use = await it.claimed()
+    await it.desk.sent(use)
+    for _ in range(int(TERMS.ttl_s // 250) + 1):
+        it.clock.now += 250
+        await it.desk.renew()
+        assert await it.desk.sweep() == 0
+    await it.desk.finish(use, Run.EXECUTED)
+    assert await shown(it, use) == ("used", ["executed"])

@@ -158,7 +158,9 @@ def test_final_states_have_no_way_out() -> None:
     assert set(MOVES[State.PENDING].values()) == {State.APPROVED, State.DENIED, State.EXPIRED, State.WITHDRAWN}
     assert set(MOVES[State.APPROVED].values()) == {State.USED, State.EXPIRED, State.REVOKED}
     assert set(RUN_MOVES) == {Run.CLAIMED, Run.SENT, Run.WAITING, Run.UNKNOWN}
-    assert Run.EXECUTED not in RUN_MOVES[Run.CLAIMED]
+    assert RUN_MOVES[Run.CLAIMED] == {Run.SENT, Run.FAILED, Run.UNKNOWN}
+    assert RUN_MOVES[Run.SENT] == {Run.EXECUTED, Run.FAILED, Run.UNKNOWN, Run.WAITING}
+    assert RUN_MOVES[Run.UNKNOWN] == {Run.EXECUTED, Run.FAILED}, "what is unknown is never run again"
     assert RUN_MOVES[Run.WAITING] == {Run.CLAIMED, Run.ABANDONED}
     assert [run for run, targets in RUN_MOVES.items() if Run.WAITING in targets] == [Run.SENT]
 
