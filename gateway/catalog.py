@@ -66,8 +66,11 @@ class Catalog:
         def longest_s(server: Server) -> float:
             return limits.pinned_s if self.definitions.pins.enforced(server.name) else limits.longest_s
 
+        def stale_s(server: Server) -> float:
+            return limits.pinned_s if self.definitions.pins.enforced(server.name) else limits.stale_s
+
         upstream, limits = self.upstream, self.limits
-        self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now, longest_s, see_tools)
+        self._tools = Snapshots(upstream, "tools/list", read_tools, limits, now, longest_s, see_tools, stale_s)
         self.definitions.pins.when_in_doubt(self._tools.doubt)
         self._prompts = Snapshots(upstream, "prompts/list", read_prompts, limits, now, seen=see)
         self._templates = Snapshots(upstream, "resources/templates/list", read_templates, limits, now, seen=see)

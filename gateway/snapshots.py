@@ -28,7 +28,8 @@ class CatalogLimits:
 
     A server's `ttlMs` counts between `shortest_s` and `longest_s`, or `pinned_s` where its definitions have to be
     accepted: so long a changed one may go unnoticed. After a failed refresh, and a pause of `failure_s`
-    before the next, the last good snapshot serves until it is `stale_s` old.
+    before the next, the last good snapshot serves until it is `stale_s` old (or `pinned_s` where definitions have to
+    be accepted); and while one takes longer than `patience_s`.
     """
 
     pages: int = 100
@@ -40,6 +41,7 @@ class CatalogLimits:
     stale_s: float = 900.0
     failure_s: float = 1.0
     refresh_s: float = 20.0
+    patience_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,12 @@ class Snapshot(Generic[Item]):
 class _Shelf(Generic[Item]):
     """What is known of one server, and the one refresh that may be under way.
 
-    `changed_at` is when the server last said that the list is another now.
+    `changed_at` is when the server last said that the list is another now; `patient_until` is of the loop's clock.
     """
 
     snapshot: Snapshot[Item] | None = None
     refresh: asyncio.Task[Snapshot[Item]] | None = None
+    patient_until: float = 0.0
     rest_until: float = 0.0
     changed_at: float = float("-inf")
     fault: UpstreamFault | None = None
@@ -70,7 +73,8 @@ class Snapshots(Generic[Item]):
     """The lists of one method, by server. `clock` is monotonic.
 
     `read` turns the items of one page, each of which is identified, into what is kept of each; `None` for one that
-    can't be used. `longest_s` is how long a server's listing may count as fresh, `seen` is shown each whole one.
+    can't be used. `longest_s` is how long a server's listing may count as fresh, `stale_s` how long one may serve
+    that can't be refreshed, `seen` is shown each whole one.
     """
 
     def __init__(  # noqa: PLR0917 - all that one list differs in from another
@@ -82,6 +86,7 @@ class Snapshots(Generic[Item]):
         clock: Callable[[], float],
         longest_s: Callable[[Server], float] | None = None,
         seen: Callable[[Server, Mapping[str, Item]], None] = lambda _server, _items: None,
+        stale_s: Callable[[Server], float] | None = None,
     ) -> None:
         self._upstream = upstream
         self.method = method
@@ -91,6 +96,7 @@ class Snapshots(Generic[Item]):
         self._clock = clock
         self._longest_s = longest_s or (lambda _: limits.longest_s)
         self._seen = seen
+        self._stale_s = stale_s or (lambda _: limits.stale_s)
         self._shelves: dict[str, _Shelf[Item]] = {}
 
     async def find(self, server: Server, name: str) -> Item | None:
@@ -117,11 +123,18 @@ class Snapshots(Generic[Item]):
         shelf = self._shelf(server)
         snapshot = shelf.snapshot
         if snapshot is None or self._fresh_until(shelf, snapshot) <= self._clock():
+            good = snapshot is not None and snapshot.taken_at + self._stale_s(server) > self._clock()
+            loop_time = asyncio.get_running_loop().time
+            if shelf.refresh is None:
+                shelf.patient_until = loop_time() + self._limits.patience_s
+            elif good and snapshot is not None and loop_time() >= shelf.patient_until:
+                return snapshot
             try:
-                snapshot = await self._renew(server, shelf)
-            except UpstreamFault:
+                async with asyncio.timeout_at(shelf.patient_until if good else None):
+                    snapshot = await self._renew(server, shelf)
+            except (UpstreamFault, TimeoutError):
                 snapshot = shelf.snapshot
-                if snapshot is None or snapshot.taken_at + self._limits.stale_s <= self._clock():
+                if snapshot is None or snapshot.taken_at + self._stale_s(server) <= self._clock():
                     raise
         return snapshot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,6 +15,8 @@ from gateway.catalog import Catalog
 from gateway.contract.fingerprint import digest_definition
 from gateway.contract.passage import Admitted, Call, Server
 from gateway.contract.refusals import Refusal, Refused
+from gateway.definitions import Definitions
+from gateway.pins.keeper import Pins
 from gateway.snapshots import CatalogLimits
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
@@ -451,3 +454,40 @@ async def test_the_error_of_a_server_without_the_method_is_known_over_real_socke
                 await upstream.inquire(SERVER, "prompts/list", {})
             assert caught.value.code == -32601
         await upstream.close()
+
+
+async def test_nobody_waits_long_for_a_list_while_the_last_is_good() -> None:
+    """A server whose list hangs holds calls up for a moment, once, and no longer serves what is too old."""
+    upstream = Listings([{"tools": [tool("add")], "ttlMs": 0}])
+    clock = Clock()
+    catalog = Catalog(upstream, replace(LIMITS, patience_s=0.05), clock)
+    assert await catalog.look_up(SERVER, calling("add")) is not None
+    upstream.gate = asyncio.Event()
+    clock.now += 3
+    for _ in range(3):
+        assert await catalog.look_up(SERVER, calling("add")) is not None
+    assert len(upstream.asked) == 2, "one refresh, that still hangs"
+    clock.now += LIMITS.stale_s
+    waiting = asyncio.create_task(catalog.look_up(SERVER, calling("add")))
+    await asyncio.wait({waiting}, timeout=0.3)
+    assert not waiting.done()
+    upstream.gate.set()
+    assert await waiting is not None
+    await catalog.close()
+
+
+async def test_where_definitions_have_to_be_accepted_no_old_list_serves(tmp_path: Path) -> None:
+    """A server that hides its list can't have a definition run for a quarter of an hour that nobody can see."""
+    clock = Clock()
+    for mode, late in (("warn", 31.0), ("enforce", 29.0), ("enforce", 31.0)):
+        upstream = Listings([{"tools": [tool("add")], "ttlMs": 0}])
+        pins = Pins({SERVER.name: mode}, tmp_path / "none")  # type: ignore[dict-item]
+        catalog = Catalog(upstream, replace(LIMITS, pinned_s=30), clock, Definitions(pins=pins))
+        assert await catalog.look_up(SERVER, calling("add")) is not None
+        upstream.pages = UpstreamTimeout("away", sent=False)
+        clock.now += late
+        if (mode, late) == ("enforce", 31.0):
+            with pytest.raises(UpstreamTimeout):
+                await catalog.look_up(SERVER, calling("add"))
+        else:
+            assert await catalog.look_up(SERVER, calling("add")) is not None
