@@ -13,8 +13,8 @@ import pytest
 
 from gateway.audit.port import AuditUnavailable
 from policies.verdict import Verdict
-from tests.contract.asking import message
-from tests.pipeline.house import ALLOW, APPROVE, Asked, inner_house, until
+from tests.contract.asking import META, TASKS_META, message
+from tests.pipeline.house import ALLOW, APPROVE, DENY, Asked, inner_house, until
 from tests.support.approvals import BOB
 from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
 
@@ -222,3 +222,28 @@ async def test_an_approval_of_a_continued_call_covers_the_servers_state(tmp_path
         assert len(house.forwarded) == 2
         assert (await house.serve(go_on(first))).status == 200
         assert orjson.loads(house.forwarded[-1])["params"]["requestState"] == "quote-1"
+
+
+async def test_volatile_meta_is_neither_approved_nor_sent(tmp_path: Path) -> None:
+    """What the configuration names as volatile may differ on repetition, and an approved call leaves without it."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        house.corridor.volatile_meta = frozenset({"com.example/request"})
+
+        def ask(number: str, bound: str = "a") -> Asked:
+            return house.ask(meta={**META, "com.example/request": number, "com.example/bound": bound})
+
+        await house.approve(ask("r-1"))
+        assert (await house.serve(ask("r-1", "b"))).status == 403
+        assert (await house.serve(ask("r-2"))).status == 200
+        (sent,) = house.forwarded
+        assert (b"r-2" in sent, b"com.example/request" in sent, b"com.example/bound" in sent) == (False, False, True)
+
+
+async def test_a_denied_caller_is_not_told_which_tasks_there_are(tmp_path: Path) -> None:
+    """The policy's no comes first; only who may ask at all hears that there is no such task."""
+    async with inner_house(tmp_path) as house:
+        asked = house.request(message("tasks/get", params={"taskId": "x"}, meta=TASKS_META))
+        assert orjson.loads((await house.serve(asked)).body)["error"]["code"] == -32602
+        house.policy.judge_by = lambda _: DENY
+        assert orjson.loads((await house.serve(asked)).body)["error"]["code"] == 40302
+        assert house.forwarded == []
