@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -47,3 +48,17 @@ def test_every_direct_dependency_is_argued_for() -> None:
     names = re.findall(r'"([a-z0-9-]+)', section[1])
     assert len(names) > 15
     assert [name for name in names if name not in page] == []
+
+
+@pytest.mark.parametrize("folder", ["tests/conformance", "tests/e2e/typescript"])
+def test_node_packages_are_hashed_and_not_located(folder: str) -> None:
+    """Each package of a lock carries its digest and no address; what is asked for is one version, and stays so."""
+    lock = json.loads((ROOT / folder / "package-lock.json").read_text())
+    packages = {name: one for name, one in lock["packages"].items() if name}
+    assert len(packages) > 2
+    assert [name for name, one in packages.items() if not one["integrity"].startswith("sha512-")] == []
+    assert [name for name, one in packages.items() if "resolved" in one] == []
+    asked = json.loads((ROOT / folder / "package.json").read_text())
+    versions = [*asked["dependencies"].values(), *asked.get("optionalDependencies", {}).values()]
+    assert all(re.fullmatch(r"[0-9]+(\.[0-9]+)+(-[a-z0-9.]+)?", version) for version in versions)
+    assert "omit-lockfile-registry-resolved=true" in (ROOT / folder / ".npmrc").read_text().splitlines()

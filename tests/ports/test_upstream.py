@@ -380,11 +380,11 @@ async def test_a_connect_that_hangs_is_passed_over_in_time() -> None:
             other.connect_ex(("127.0.0.1", port))
             waiting.append(other)
         async with ScriptedUpstream() as good:
-            upstream = _upstream(f"http://127.0.0.1:{port}/mcp", good.url, limits=UpstreamLimits(connect_s=0.2))
+            upstream = _upstream(f"http://127.0.0.1:{port}/mcp", good.url, limits=UpstreamLimits(connect_s=1.0))
             began = time.monotonic()
             for _ in range(6):
                 assert (await upstream.forward(an_admitted())).replica == good.url
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 3, "it was waited for once, not at every turn"
             await upstream.close()
         for other in waiting:
             other.close()
