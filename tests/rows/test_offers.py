@@ -114,6 +114,8 @@ class Principal:
         assert answer.status in (200, 403), answer
         if answer.status == 403:
             assert told(answer) == DENIED
+        elif method == "resources/read":
+            assert answer.json()["result"]["cacheScope"] == "private"
         return answer.status == 200
 
 

@@ -69,6 +69,26 @@ def test_a_name_where_none_is_mirrored_steers_nothing(house: House, method: str,
     assert house.ask(plain).body == house.ask(named).body
 
 
+def test_meta_that_nobody_here_knows_reaches_the_server(house: House) -> None:
+    """contract.md section 2: unknown `_meta` keys pass untouched, reserved prefixes included."""
+    unknown = {
+        "io.modelcontextprotocol/later": {"a": [1, None]},
+        "com.example/widget": "\u00fc",
+        "openai/userAgent": "x/1",
+        "ui": {},
+        "Method": 1,
+    }
+    ask = house.good().edit(lambda m: version_of(m).update(unknown))
+    assert seen_of(house, ask).body == ask.body
+
+
+@pytest.mark.parametrize("media", [b"Application/JSON; charset=utf-8", b'application/json;charset="UTF-8"'])
+def test_another_spelling_of_the_media_type_is_judged_alike(house: House, media: bytes) -> None:
+    """FRM-07: what is JSON in any case is read, judged and refused as JSON."""
+    assert seen_of(house, house.good().line(b"Content-Type", media)).values("content-type") == ["application/json"]
+    refused(house, house.good(tool("hidden")).line(b"Content-Type", media), Refusal.POLICY_DENIED, twin=house.good())
+
+
 def test_a_parameters_header_that_nothing_names_is_forwarded(house: House) -> None:
     """HDR-13: an unknown `Mcp-Param-*` goes on unchanged."""
     seen = seen_of(house, house.good().line(b"Mcp-Param-Foo", b"=?base64?w7w=?=").line(b"mcp-param-bar", b"1"))

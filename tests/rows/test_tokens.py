@@ -1,19 +1,23 @@
-"""Tokens over HTTP: challenges, metadata, audiences, scopes, changing keys (JWT-01, 04, 05, 09, 12; must-show 4)."""
+"""Tokens over HTTP: challenges, metadata, audiences, scopes, changing keys (JWT-01 to 06, 09, 12; must-show 4)."""
 
 from __future__ import annotations
 
+import hmac
+import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway.contract.refusals import Refusal
 from tests.rows.asking import Ask, tool
 from tests.rows.proof import NO_ID, passes, refused
 from tests.rows.stage import SECOND, House
 from tests.support.http_raw import Answer
-from tests.support.issuer import SigningKey, signing_key
+from tests.support.issuer import SigningKey, b64, signing_key
 
 PARAMETER = re.compile(r'([a-z_]+)="([^"]*)"')
 GRANTED = "mcp:use files:read"
@@ -247,6 +251,66 @@ def test_the_approvals_api_asks_for_its_scopes(house: House, scope: str) -> None
     assert (answer.status_code, answer.json()["error"]) == (403, "insufficient_scope")
     assert 'scope="approvals:read"' in answer.headers["www-authenticate"]
     assert "tickets" not in answer.text
+
+
+def unsigned(house: House, alg: str) -> str:
+    """A token of nobody's making that names an algorithm without a signature."""
+    header = {"alg": alg, "typ": "at+jwt", "kid": house.stack.issuer.keys[0].kid}
+    claims = house.stack.issuer.claims(house.stack.endpoint("plain"), sub=PRETENDED, scope=GRANTED)
+    return ".".join((b64(json.dumps(header).encode()), b64(json.dumps(claims).encode()), ""))
+
+
+def keyed_with_the_public_key(house: House) -> str:
+    """A token that is signed with what everybody knows."""
+    key = house.stack.issuer.keys[0]
+    public = key.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    head, payload, _ = unsigned(house, "HS256").split(".")
+    return f"{head}.{payload}.{b64(hmac.digest(public, f'{head}.{payload}'.encode(), 'sha256'))}"
+
+
+def pretended(header: dict[str, Any] | None = None, strange: bool = False, **claims: Any) -> Callable[[House], str]:
+    """A token of this issuer's form that is wrong in what is said here."""
+
+    def make(house: House) -> str:
+        key = signing_key(number=23, kid=house.stack.issuer.keys[0].kid) if strange else None
+        stated = {"sub": PRETENDED, "scope": GRANTED, **claims}
+        return house.stack.issuer.mint(house.stack.endpoint("plain"), key=key, header=header, **stated)
+
+    return make
+
+
+PRETENDED = "somebody-in-particular"
+FORGED: dict[str, Callable[[House], str]] = {
+    "none": lambda house: unsigned(house, "none"),
+    "NoNe": lambda house: unsigned(house, "NoNe"),
+    "HS256 by the public key": keyed_with_the_public_key,
+    "another's signature": pretended(strange=True),
+    "a key of its own": pretended({"jwk": signing_key(number=23).jwk(), "kid": None}, strange=True),
+    "a key from elsewhere": pretended({"jku": "http://127.0.0.1:1/keys"}, strange=True),
+    "an unknown key": pretended({"kid": "../../dev/null"}, strange=True),
+    "what must be understood": pretended({"crit": ["x"], "x": 1}),
+    "another type": pretended({"typ": "JWT"}),
+    "no end": pretended(exp=None),
+    "an end in words": pretended(exp="9999999999"),
+    "an end that is true": pretended(exp=True),
+    "an end beyond all bounds": pretended(exp=253402300799),
+    "over": pretended(iat=1, exp=2),
+    "not yet": pretended(nbf=9999999999),
+    "made later": pretended(iat=9999999999),
+    "no subject": pretended(sub=None),
+    "a subject in two lines": pretended(sub=f"{PRETENDED}\nroot"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_who_a_token_says_it_is_counts_only_once_it_is_verified(house: House, name: str) -> None:
+    """JWT-02, JWT-03, JWT-06: 401, one record, and nobody's name in record or log but that of who was verified."""
+    token = house.plant(FORGED[name](house))
+    answer = refused(house, bearing(house, token), Refusal.TOKEN_INVALID, request_id=NO_ID)
+    (record,) = house.records_of(answer.values("ostiary-decision")[0])
+    assert record["actor"] is None
+    assert PRETENDED not in json.dumps(record)
+    assert PRETENDED not in house.stack.log()
 
 
 def test_unknown_keys_do_no_harm(house: House) -> None:

@@ -228,6 +228,11 @@ def _raw(before: bytes, behind: bytes = b"\n\n", **members: Any) -> Callable[[An
     return lambda i: chunk(before + orjson.dumps(rpc(i, **members)) + behind)
 
 
+def note(method: str, **params: Any) -> dict[str, Any]:
+    """A notification."""
+    return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
+
+
 POISONED = {**DONE, "x": POISON}
 STREAMS: dict[str, Script] = {
     "an end without a response": _stream(),
@@ -235,6 +240,19 @@ STREAMS: dict[str, Script] = {
     "a reset": _stream(then=_reset),
     "silence": _stream(then=_nothing),
     "another id": _stream(lambda i: event(rpc(i + 1, result=POISONED))),
+    "the id as text": _stream(lambda i: event(rpc(str(i), result=POISONED))),
+    "id null": _stream(lambda _: event(rpc(None, result=POISONED))),
+    "no id": _stream(lambda _: event({"jsonrpc": "2.0", "result": POISONED})),
+    "a batch": _stream(lambda i: event([rpc(i, result=POISONED)])),
+    "the caller's id on a request": _stream(lambda i: event(rpc(i, method="roots/list", params={"x": POISON}))),
+    "progress of another call": _stream(
+        lambda _: event(note("progress", progressToken="another", progress=1, message=POISON)),
+        lambda i: event(rpc(i, result=POISONED)),
+    ),
+    "a subscription's notification": _stream(
+        lambda _: event(note("message", data=POISON, _meta={"io.modelcontextprotocol/subscriptionId": 7})),
+        lambda i: event(rpc(i, result=POISONED)),
+    ),
     "a request from the server": _stream(lambda _: event(rpc("s", method="roots/list", params={"x": POISON}))),
     "a response inside another event type": _stream(_raw(b"event: other\ndata: ", result=POISONED)),
     "not JSON": _stream(_raw(b"data: {", result=POISONED)),
