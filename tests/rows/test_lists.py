@@ -157,7 +157,7 @@ def test_equal_requests_of_other_rights_are_other_requests(house: House) -> None
     """CCH-02: the same subject with another scope set, of another issuer, with another argument: each is judged by
     itself, as itself, each time, and gets the answer to its own request."""
     endpoint = house.stack.endpoint("plain")
-    claims = {"sub": "alice", "client_id": "tests"}
+    claims: dict[str, Any] = {"sub": "alice", "client_id": "tests"}
     wide = house.plant(house.stack.issuer.mint(endpoint, scope="mcp:use files:rare", **claims))
     narrow = house.plant(house.stack.issuer.mint(endpoint, scope="mcp:use", **claims))
     namesake = house.plant(house.second.mint(endpoint, scope="mcp:use files:rare", **claims))
