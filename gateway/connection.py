@@ -65,7 +65,8 @@ class Connection(HttpToolsProtocol):
     """One client's connection. Made by uvicorn, from the type that `make_protocol` returns.
 
     An application finds it in `scope["extensions"][DOOR]`. It may read `request_complete`, `fault` and `lost`, and
-    set `task`, which is cancelled at once when the client goes away before its answer is complete.
+    set `task`, which is cancelled at once when the client goes away before its answer is complete. One that knows
+    nothing of faults has `guest` set for it instead: it is cancelled likewise, and a body's fault answered for it.
     """
 
     limits: ClassVar[DoorLimits]
@@ -89,6 +90,7 @@ class Connection(HttpToolsProtocol):
         self.deadline = self.loop.time() + self.limits.head_s
         self.stall_deadline = math.inf
         self.task: asyncio.Task[Any] | None = None
+        self.guest: asyncio.Task[Any] | None = None
         self.fault: Refused | None = None
         self.lost = False
         self._head: Head | None = None
@@ -128,8 +130,9 @@ class Connection(HttpToolsProtocol):
         self.lost = True
         self.phase = PARTING
         super().connection_lost(exc)
-        if self.task is not None and not self.cycle.response_complete:
-            self.task.cancel()
+        task = self.task or self.guest
+        if task is not None and not self.cycle.response_complete:
+            task.cancel()
         # Everything here refers to everything else. Left to the collector, which comes by once in many thousand
         # requests, a lost connection would keep its unsent answer, and memory would look as if it leaked (OPS-05).
         self._outlet.let_go()
@@ -327,7 +330,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next head, or part where the client's bytes can't be told apart any more."""
         self.server_state.total_requests += 1
-        self.task = None
+        self.task = self.guest = None
         if self.phase == PARTING:
             return
         if self.phase == AWAITING_BODY or self._unread:

@@ -7,6 +7,7 @@ data plane, and every refusal is a record.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -88,7 +89,11 @@ def refused_as(status: int, name: str, ticket_id: str) -> Refused:
 
 
 class ControlDoor:
-    """Framing, Host and method spelling for an ASGI application that would not look at them itself."""
+    """Framing and Host for an ASGI application that would not look at them itself, nor whether its client is there.
+
+    Without it, what clients broke off would wait in line for the store: no limit of connections counts the lost, and
+    whoever still waits would be told that the store is not available.
+    """
 
     def __init__(self, app: Asgi, hosts: Iterable[str], turn_away: TurnAway) -> None:
         self._app = app
@@ -110,9 +115,23 @@ class ControlDoor:
         if refused is None and (len(hosts) != 1 or hosts[0] not in self._hosts):
             refused = Refused(Refusal.HOST_FORBIDDEN)
         if refused is None:
-            await self._app(scope, receive, send_and_part)
+            await self._admit(door, scope, receive, send_and_part)
             return
         reply = await self._turn_away(refused)
         headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
+
+    async def _admit(self, door: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        if door is None:
+            await self._app(scope, receive, send)
+            return
+        door.guest = guest = asyncio.current_task()
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not door.lost:
+                raise
+        finally:
+            if door.guest is guest:  # the connection may be at its next request already
+                door.guest = None

@@ -321,7 +321,7 @@ async def test_readers_that_stop_hold_little_and_disturb_nobody(stack: Stack, si
         before = memory(pid)
         slow = [await send(stack, request(stack, call("flood", {"bytes": size}), token)) for _ in range(stopped)]
         for stream in slow:
-            await stream.until(b"notifications/message")
+            await stream.until(b"com.example/notifications/note")
         last = -1
         while (written := (await ask_count(stack, client))["written"]) != last:
             last = written
@@ -370,6 +370,13 @@ async def test_a_bomb_costs_little_and_ends_in_an_error(stack: Stack, bomb: dict
         assert grown < 16 << 20
 
 
+def approvals(stack: Stack) -> bytes:
+    """A look at the approvals, as bytes."""
+    lines = {"Host": f"127.0.0.1:{stack.port}", "Authorization": f"Bearer {stack.person()}"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return b"GET /approvals HTTP/1.1\r\n" + head.encode() + b"\r\n"
+
+
 Stage = Callable[[Stack, str], tuple[bytes, bytes]]
 STAGES: dict[str, Stage] = {
     # what is sent -> what is waited for before the connection is broken off
@@ -383,6 +390,7 @@ STAGES: dict[str, Stage] = {
     "in a call": lambda stack, token: (request(stack, call("hang"), token), b""),
     "in a stream": lambda stack, token: (request(stack, call("stand"), token), b"event-stream"),
     "in a flood": lambda stack, token: (request(stack, call("flood", {"bytes": 1 << 24}), token), b"event-stream"),
+    "at the approvals": lambda stack, _: (approvals(stack), b""),
     "in a subscription": lambda stack, token: (
         request(stack, body("subscriptions/listen", {"notifications": {"toolsListChanged": True}}), token),
         b"acknowledged",

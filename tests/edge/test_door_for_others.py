@@ -12,7 +12,10 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.contract.passage import Reply
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.reply import refusal_reply
+from gateway.control import ControlDoor
 from gateway.edge import Edge
 from gateway.framing import DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.media import accepts_both_answers, is_json_in_utf8
@@ -67,6 +70,51 @@ def test_other_applications_have_the_same_door() -> None:
             "body_too_large",
             "request_timeout",
         ]
+
+
+class Waiting(Plain):
+    """One that waits for the store, as it were, once it has the body; and notices nobody who leaves."""
+
+    def __init__(self, _: object) -> None:
+        super().__init__(_)
+        self.begun = self.ended = 0
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Answer `/main/mcp`, hang on everything else."""
+        if scope["path"] == "/main/mcp":
+            await super().__call__(scope, receive, send)
+            return
+        self.begun += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended += 1
+
+
+async def _turn_away(refused: Refused) -> Reply:
+    return refusal_reply(refused, request_id=None, server=None, decision_id="d")
+
+
+def test_who_leaves_the_control_plane_is_not_served_on() -> None:
+    """OPS-05: nothing is done any more for a client that broke off; a fault of a body is still answered."""
+    waiting = Waiting(None)
+    with open_door(LIMITS, wrap=lambda _: ControlDoor(waiting, [HOST], _turn_away)) as door:
+        with RawClient(door.address) as client:
+            assert [client.ask(post()).status for _ in range(2)] == [200, 200]
+            client.send(head(b"Transfer-Encoding: chunked", path=b"/approvals/x") + b"\r\n\r\n")
+            wait_until(lambda: waiting.begun == 1, 10)
+            assert client.send(b"zz\r\n").read_head().status == 400
+        wait_until(lambda: waiting.ended == 1, 10)
+        clients = [RawClient(door.address).send(post(path=b"/approvals")) for _ in range(20)]
+        wait_until(lambda: waiting.begun == 21, 10)
+        assert waiting.ended == 1
+        for one in clients:
+            one.close()
+        wait_until(lambda: waiting.ended == 21, 10)
+        with RawClient(door.address) as client:
+            assert client.ask(post()).status == 200
 
 
 def test_a_body_that_an_application_left_unread_is_no_request() -> None:
