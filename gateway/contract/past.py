@@ -19,6 +19,7 @@ from gateway.contract.fingerprint import effect_text
 from gateway.contract.guard import EXECUTED, RPC_ERROR, TOOL_ERROR, Guarded, guard_message
 from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY
 from gateway.contract.legacy import RELATED_TASK
+from gateway.contract.levels import LOG_LEVEL, LOG_MESSAGE, is_wanted, lowest_wanted
 from gateway.contract.passage import Admitted, Call, Envelope
 from gateway.contract.refusals import METHOD_NOT_FOUND, Refusal, Refused
 from gateway.contract.stream import Comment, Event, EventParser, StreamLimits, encode_event
@@ -34,13 +35,11 @@ _UNCHANGED = LISTS | {"tools/call", "prompts/get", "resources/read", "completion
 """The methods of this revision that the earlier ones have as well."""
 
 _CACHEABLE = LISTS | {"resources/read"}
-_LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-_PRESENT_META = frozenset({VERSION_KEY, CAPABILITIES_KEY, "io.modelcontextprotocol/clientInfo", _LOG_LEVEL})
+_PRESENT_META = frozenset({VERSION_KEY, CAPABILITIES_KEY, "io.modelcontextprotocol/clientInfo", LOG_LEVEL})
 _STAYS = _PRESENT_META | {RELATED_TASK}
 """Keys of `_meta` that no old server gets."""
 
 _OFFERED = ("tools", "prompts", "resources", "completions")
-_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _SESSION_ID = re.compile(rb"[\x21-\x7e]{1,2048}")
 
 
@@ -164,8 +163,7 @@ class PastStream:
         self._limits = limits or StreamLimits()
         self._parser = EventParser(self._limits.event_bytes)
         self._count = 0
-        wanted = call.envelope.meta.get(_LOG_LEVEL)
-        self._level = _LEVELS.index(wanted) if wanted in _LEVELS else len(_LEVELS)
+        self._level = lowest_wanted(call.envelope.meta)
         self.answered = False
         self.code = 0
 
@@ -201,10 +199,8 @@ class PastStream:
 
     def _belongs(self, message: Mapping[str, Any]) -> bool:
         """Whether a notification is one that this revision knows on the stream of a call."""
-        if message["method"] == "notifications/message":
-            params = message.get("params")
-            level = params.get("level") if isinstance(params, dict) else None
-            return level in _LEVELS and _LEVELS.index(level) >= self._level
+        if message["method"] == LOG_MESSAGE:
+            return is_wanted(message, self._level)
         return bool(message["method"] == "notifications/progress")
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 import orjson
 
 from gateway.contract.guard import RPC_ERROR, Guarded, guard_message
+from gateway.contract.levels import LOG_MESSAGE, is_wanted, lowest_wanted
 from gateway.contract.passage import Call
 from gateway.contract.refusals import Refused
 from gateway.contract.strict_json import NotStrict, read_strictly
@@ -27,6 +28,7 @@ from gateway.contract.subscription import (
     BrokenError,
     Rewrite,
     Subscription,
+    acknowledgement_of_nothing,
     farewell,
     refuse_variants,
     same,
@@ -78,14 +80,13 @@ class Comment:
 class EventParser:
     """Bytes, cut anywhere -> events and comments. Raises `TooLarge`; holds at most one event and one line."""
 
-    __slots__ = ("_after_cr", "_data", "_held", "_kind", "_last_id", "_limit", "_start", "_tail", "_waiting")
+    __slots__ = ("_after_cr", "_data", "_held", "_kind", "_last_id", "_limit", "_start", "_tail")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._start: bytes | None = b""
         self._after_cr = False
-        self._tail: list[bytes] = []
-        self._waiting = 0
+        self._tail = bytearray()
         self._held = 0
         self._kind = b""
         self._data: list[bytes] = []
@@ -106,10 +107,8 @@ class EventParser:
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             self._after_cr = data[end - 1 :] == b"\r"
-            self._tail.append(data[:end])
-            lines = b"".join(self._tail)
-            self._tail.clear()
-            self._waiting = 0
+            lines = bytes(self._tail) + data[:end] if self._tail else data[:end]
+            self._tail = bytearray()
             for line in lines.splitlines():
                 self._bound(len(line))
                 found = self._read(line)
@@ -117,9 +116,8 @@ class EventParser:
                     yield found
             data = data[end:]
         if data:
-            self._waiting += len(data)
-            self._bound(self._waiting)
-            self._tail.append(data)
+            self._bound(len(self._tail) + len(data))
+            self._tail += data  # one buffer: a line that comes two bytes at a time costs no more than its size
 
     def _bound(self, line: int) -> None:
         if self._held + line > self._limit:
@@ -159,15 +157,16 @@ class ResponseStream:
     """The answer stream of one call. `feed` it and relay what it returns, until `fault` or `final` is set.
 
     `dropped` counts the notifications that are no fault of the stream but not the caller's either: kinds that only
-    subscriptions carry or that this one did not ask for, and progress that does not move on.
+    subscriptions carry or that this one did not ask for, log messages below the level that the request names (or
+    where it names none), and progress that does not move on.
 
     `final` is the guarded response; it is not among what `feed` returns, as the caller may get another text of it:
     `encode_final`. `fault` says why the stream can't go on: then no response may be delivered but an error.
     """
 
     __slots__ = (
-        "_call", "_count", "_final_event", "_limits", "_parser", "_progress", "_sent_id", "_subscription", "dropped",
-        "fault", "final",
+        "_call", "_count", "_final_event", "_limits", "_log_level", "_parser", "_progress", "_sent_id",
+        "_subscription", "dropped", "fault", "final",
     )  # fmt: skip
 
     def __init__(self, call: Call, limits: StreamLimits | None = None, rewrite: Rewrite | None = None) -> None:
@@ -178,6 +177,7 @@ class ResponseStream:
         self._count = 0
         self._sent_id = b""
         self._progress = -math.inf
+        self._log_level = lowest_wanted(call.envelope.meta)
         self._subscription = Subscription(call, rewrite) if call.kind == "subscription" else None
         self._final_event: Event | None = None
         self.dropped = 0
@@ -211,8 +211,13 @@ class ResponseStream:
         return encode_event(text, kind=event.kind, last_id=self._changed_id(event))
 
     def encode_farewell(self) -> bytes:
-        """The last event of a subscription that the gateway ends gracefully, whatever its server still has to say."""
-        return encode_event(farewell(self._call))
+        """What ends a subscription gracefully, whatever its server still has to say.
+
+        One that its server did not acknowledge yet is acknowledged, of nothing: that comes first on every stream.
+        """
+        begun = self._subscription is None or self._subscription.acknowledged
+        opening = b"" if begun else encode_event(acknowledgement_of_nothing(self._call))
+        return opening + encode_event(farewell(self._call))
 
     def _break(self, why: str) -> None:
         self.fault = why
@@ -284,6 +289,8 @@ class ResponseStream:
                 raise BrokenError("a subscription's notification on the stream of a call")
         if method == "notifications/progress":
             return self._moves_on(params)
+        if method == LOG_MESSAGE:
+            return is_wanted(message, self._log_level)
         return method not in SUBSCRIBED and not method.startswith(TASK_CHANGED + "/")  # reserved for tasks
 
     def _moves_on(self, params: dict[str, Any]) -> bool:

@@ -90,6 +90,12 @@ def farewell(call: Call) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": subscription, "result": result})
 
 
+def acknowledgement_of_nothing(call: Call) -> bytes:
+    """The first notification of a subscription of which nothing is honoured, as JSON text."""
+    params = {"_meta": {SUBSCRIPTION_ID: call.envelope.id}, "notifications": {}}
+    return orjson.dumps({"jsonrpc": "2.0", "method": ACKNOWLEDGED, "params": params})
+
+
 class Subscription:
     """One subscription's notifications: `take` each, in order, and relay what it returns."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -79,6 +80,20 @@ def test_a_parser_holds_no_more_than_its_limit() -> None:
             _drain(EventParser(100), stream)
 
 
+def test_a_line_that_drips_in_costs_no_more_than_its_size() -> None:
+    """However small the pieces that the network makes of it, what waits for a line's end is its bytes (UPS-07)."""
+    whole, size = EventParser(1 << 20), 1 << 19
+    parser = EventParser(1 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(size // 2):
+            assert list(parser.feed(bytes((120, 121)))) == []
+        assert tracemalloc.get_traced_memory()[0] < 2 * size
+    finally:
+        tracemalloc.stop()
+    assert list(parser.feed(b"\n\n")) == list(whole.feed(b"xy" * (size // 2) + b"\n\n"))
+
+
 def test_many_small_events_do_not_add_up_to_a_large_one() -> None:
     """The limit is one event's, not the stream's."""
     parser = EventParser(100)
@@ -123,6 +138,36 @@ def test_notifications_pass_and_the_response_is_held_for_the_guard() -> None:
     assert stream.final is not None
     assert stream.final.outcome == "executed"
     assert whatwg(stream.encode_final(stream.final.raw)) == [("message", orjson.dumps(RESULT).decode(), "")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "levels"),
+    [
+        (None, []),
+        ("warning", ["warning", "error", "emergency"]),
+        ("debug", ["debug", "info", "warning", "error", "emergency"]),
+        ("emergency", ["emergency"]),
+        ("Warning", []),
+        ("all", []),
+        (["debug"], []),
+        (0, []),
+    ],
+)
+def test_only_log_messages_that_were_asked_for_pass(asked: Any, levels: list[str]) -> None:
+    """A request gets messages from the level on that its `_meta` names, none otherwise; nothing breaks for it."""
+    call = a_call(meta=META if asked is None else {**META, "io.modelcontextprotocol/logLevel": asked})
+    said = ["debug", "info", "warning", "error", "emergency", "ERROR", "", 7, None, ["error"]]
+    logs: list[Any] = [_log(level=level, data="x") for level in said]
+    logs += [_log(data="x"), {"jsonrpc": "2.0", "method": "notifications/message"}]
+    stream = ResponseStream(call)
+    shown = [orjson.loads(data) for _, data, _ in whatwg(b"".join(stream.feed(_sse(*logs, PROGRESS, RESULT))))]
+    assert shown == [*[_log(level=level, data="x") for level in levels], PROGRESS]
+    assert (stream.dropped, stream.fault) == (len(logs) - len(levels), "")
+    assert stream.final is not None
+
+
+def _log(**params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
 
 
 def test_comments_pass() -> None:
@@ -286,13 +331,13 @@ def test_what_belongs_to_subscriptions_does_not_travel_with_a_call(method: str) 
 @pytest.mark.parametrize(
     "stream",
     [
-        b'data: {\rdata: "jsonrpc":"2.0",\r\ndata: "method":"notifications/message",\ndata: "params":{}}\r\r',
+        b'data: {\rdata: "jsonrpc":"2.0",\r\ndata: "method":"notifications/x",\ndata: "params":{}}\r\r',
         'data: {"jsonrpc":"2.0","method":"notifications/x","params":{"data":"a\u2028b\ufeffc\u0085"}}\n\n'.encode(),
-        b'event: mess\rage\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
-        b'event: x\rid: y\rdata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
-        b'\xef\xbb\xbfdata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+        b'event: mess\rage\ndata: {"jsonrpc":"2.0","method":"com.example/notifications/note"}\n\n',
+        b'event: x\rid: y\rdata: {"jsonrpc":"2.0","method":"com.example/notifications/note"}\n\n',
+        b'\xef\xbb\xbfdata: {"jsonrpc":"2.0","method":"com.example/notifications/note"}\n\n',
         b"id: 1\ndata:\n\n",
-        b'retry: 1\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n',
+        b'retry: 1\ndata: {"jsonrpc":"2.0","method":"com.example/notifications/note"}\n\n',
     ],
 )
 @pytest.mark.parametrize("seed", range(5))

@@ -211,4 +211,13 @@ def test_the_gateways_own_farewell_is_a_result_that_its_guard_takes() -> None:
     other = a_subscription(ASKED, request_id="s-2")
     with pytest.raises(Refused):
         guard_answer(other, farewell(call))
-    assert whatwg(ResponseStream(call).encode_farewell()) == [("message", farewell(call).decode(), "")]
+
+
+def test_a_farewell_is_preceded_by_an_acknowledgement() -> None:
+    """A subscription that ends before its server said anything was honoured in nothing, and is told so, in order."""
+    _, stream = played(ack())
+    assert [orjson.loads(data) for _, data, _ in whatwg(stream.encode_farewell())] == [RESULT]
+    early = ResponseStream(a_subscription(ASKED)).encode_farewell()
+    assert [orjson.loads(data) for _, data, _ in whatwg(early)] == [ack({}), RESULT]
+    out, again = played(ack({}), RESULT)
+    assert (out, again.fault) == ([ack({})], "")  # which is what the gateway itself takes for one that is in order

@@ -51,7 +51,11 @@ class Files:
         arguments = asked["params"]["arguments"]
         self.executed.append(asked["params"]["name"])
         if arguments.get("stream"):
-            note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "begun"}}
+            note = {
+                "jsonrpc": "2.0",
+                "method": "com.example/notifications/note",
+                "params": {"level": "info", "data": "begun"},
+            }
             await exchange.send(SSE_HEAD + chunk(b"data: " + json.dumps(note).encode() + b"\n\n"))
         if arguments.get("wait") or asked["params"]["name"] == "write":
             await self.open_.wait()

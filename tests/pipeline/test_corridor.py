@@ -113,14 +113,14 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_cancelled(tmp_path: Path
         await house.approve(house.ask())
 
         async def endless(exchange: Exchange) -> None:
-            note = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            note = b'data: {"jsonrpc":"2.0","method":"com.example/notifications/note","params":{}}\n\n'
             await exchange.send(SSE_HEAD + chunk(note))
             await exchange.gone(20)
 
         house.script = endless
         chunks: Any = (await house.serve()).chunks
         for _ in range(steps):
-            assert b"notifications/message" in await anext(chunks)
+            assert b"com.example/notifications/note" in await anext(chunks)
         assert house.corridor.delivery.streams.calls == 1
         await chunks.aclose()
         await house.corridor.delivery.drain()

@@ -177,7 +177,7 @@ async def test_who_leaves_while_a_stream_is_read_for_him_ends_it(house: InnerHou
     begun = asyncio.Event()
 
     async def stream(exchange: Exchange) -> None:
-        note = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+        note = b'data: {"jsonrpc":"2.0","method":"com.example/notifications/note","params":{}}\n\n'
         await exchange.send(SSE_HEAD + chunk(note))
         begun.set()
         gone.append(await exchange.gone())

@@ -200,7 +200,8 @@ async def test_one_that_was_on_its_way_when_the_worker_stopped_ends_too(tmp_path
         house.corridor.delivery.streams.drain()
         go.set()
         chunks = cast("AsyncGenerator[bytes]", chunks_of(await serving))
-        assert relayed([await anext(chunks)]) == [RESULT]
+        nothing = {**ACK, "params": {"_meta": SUBSCRIBED, "notifications": {}}}
+        assert relayed([await anext(chunks)]) == [nothing, RESULT]
         await ended_after(house, chunks, "draining")
 
 

@@ -414,7 +414,7 @@ def test_a_servers_error_and_stream_are_told_in_older_words(house: House) -> Non
         await exchange.send(http(404, json.dumps({"jsonrpc": "2.0", "id": exchange.id, "error": wrong}).encode()))
 
     async def stream(exchange: Exchange) -> None:
-        note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
+        note = b'{"jsonrpc":"2.0","method":"com.example/notifications/note","params":{"level":"info","data":1}}'
         events = b"data: " + note + b"\n\ndata: " + result_of(exchange.id, structuredContent=[1]) + b"\n\n"
         await exchange.send(SSE_HEAD + chunk(events) + chunk(b""))
 
@@ -424,7 +424,7 @@ def test_a_servers_error_and_stream_are_told_in_older_words(house: House) -> Non
     with house.behind["old"][0].playing(stream):
         answer = house.ask(good)
     first, second = (json.loads(part.partition("data: ")[2]) for part in answer.body.decode().strip().split("\n\n"))
-    assert first["method"] == "notifications/message"
+    assert first["method"] == "com.example/notifications/note"
     assert second == {"jsonrpc": "2.0", "id": 7, "result": {"content": []}}
 
 
@@ -467,12 +467,12 @@ def test_who_reads_json_alone_gets_the_response_of_a_stream(house: House) -> Non
     """One JSON object with the response; a stream that breaks is an error with the request's id."""
 
     async def stream(exchange: Exchange) -> None:
-        note = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+        note = b'data: {"jsonrpc":"2.0","method":"com.example/notifications/note","params":{}}\n\n'
         await exchange.send(SSE_HEAD + chunk(note) + chunk(b"data: " + result_of(exchange.id) + b"\n\n") + chunk(b""))
 
     async def broken(exchange: Exchange) -> None:
         await exchange.send(
-            SSE_HEAD + chunk(b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\n') + chunk(b"")
+            SSE_HEAD + chunk(b'data: {"jsonrpc":"2.0","method":"com.example/notifications/note"}\n\n') + chunk(b"")
         )
 
     ask = house.good(server="odd").line(b"Accept", b"application/json")

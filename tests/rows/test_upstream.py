@@ -184,7 +184,11 @@ def event(message: Any) -> bytes:
     return chunk(b"data: " + orjson.dumps(message) + b"\n\n")
 
 
-PROGRESS = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "on the way"}}
+PROGRESS = {
+    "jsonrpc": "2.0",
+    "method": "com.example/notifications/note",
+    "params": {"level": "info", "data": "on the way"},
+}
 
 
 def test_the_first_event_is_out_before_the_last_is_in(house: House) -> None:

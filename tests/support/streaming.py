@@ -93,7 +93,7 @@ class Streaming(asyncio.Protocol):
         elif name == "line":
             self._begin(b"data: ", request["params"]["arguments"]["bytes"], b"x" * PIECE)
         elif name == "many":
-            small = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+            small = b'data: {"jsonrpc":"2.0","method":"com.example/notifications/note","params":{}}\n\n'
             self._begin(b"", request["params"]["arguments"]["events"] * len(small), small * (PIECE // len(small)))
         elif name == "flood":
             self.transport.write(SSE_HEAD)
@@ -136,7 +136,9 @@ class Streaming(asyncio.Protocol):
             params = {"level": "info", "data": "x" * PIECE}
             self._flooding = (request_id, left - PIECE)
             written += PIECE
-            self.transport.write(event({"jsonrpc": "2.0", "method": "notifications/message", "params": params}))
+            self.transport.write(
+                event({"jsonrpc": "2.0", "method": "com.example/notifications/note", "params": params})
+            )
 
 
 async def main() -> None:
