@@ -110,7 +110,8 @@ class Returns:
     """Gives back what was freed after a peak: the C library keeps it, and the gateway would look as if it leaked.
 
     Only once memory has stopped growing, at most every `TRIM_EVERY_S`, and where at least `WORTH_BYTES` more are
-    held than after the last time: it takes the loop about ten milliseconds.
+    held than after the last time. It takes tens of milliseconds, in a thread: the loop goes on, and waits only where
+    it needs memory of the arena that is being trimmed. A C library without `malloc_trim` (musl) is left alone.
     """
 
     def __init__(self) -> None:
@@ -118,14 +119,19 @@ class Returns:
         self._kept = self._seen = resident_bytes() if self._trim else 0
         self._next = time.monotonic() + TRIM_EVERY_S
 
-    def look(self) -> None:
+    @property
+    def works(self) -> bool:
+        """Whether the C library can be asked."""
+        return self._trim is not None
+
+    async def look(self) -> None:
         """Give back what is worth it."""
         if self._trim is None:
             return
         seen, self._seen = self._seen, resident_bytes()
         now = time.monotonic()
         if self._seen <= seen and self._seen > self._kept + WORTH_BYTES and now >= self._next:
-            self._trim(0)
+            await asyncio.to_thread(self._trim, 0)
             self._next = now + TRIM_EVERY_S
             self._kept = self._seen = resident_bytes()
 
@@ -150,8 +156,8 @@ async def _report(
         shown = (status.ready, status.missing, status.degraded)
         if shown != said or now - said_at >= STATUS_EVERY_S:
             pipe.say(status)
-            returns.look()
             said, said_at, loop_lag = shown, now, 0.0
+            await returns.look()
         if pipe.broken:
             stop()
         latest = time.monotonic() + LOOK_EVERY_S

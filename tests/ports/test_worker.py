@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import resource
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -43,7 +46,7 @@ def test_connections_inherit_the_bound_for_what_is_not_acknowledged() -> None:
     assert found == UNACKNOWLEDGED_S * 1000
 
 
-def test_memory_goes_back_after_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_goes_back_after_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was freed below something that stays is returned to the system; not while it is in use, nor too often."""
     monkeypatch.setattr(worker, "TRIM_EVERY_S", 0.0)
     returns = Returns()
@@ -53,6 +56,38 @@ def test_memory_goes_back_after_a_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resident_bytes() > before + 4 * WORTH_BYTES
     del peak
     for _ in range(3):
-        returns.look()
+        await returns.look()
     assert resident_bytes() < before + 2 * WORTH_BYTES
     assert len(stays) == 3000
+
+
+async def test_memory_is_returned_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop goes on while the C library tidies up."""
+    monkeypatch.setattr(worker, "TRIM_EVERY_S", 0.0)
+    begun, go = threading.Event(), threading.Event()
+
+    def trim(_: int) -> None:
+        begun.set()
+        assert go.wait(30)
+
+    returns = Returns()
+    monkeypatch.setattr(returns, "_trim", trim)
+    monkeypatch.setattr(returns, "_kept", -WORTH_BYTES)
+    monkeypatch.setattr(returns, "_seen", 1 << 40)
+    looking = asyncio.ensure_future(returns.look())
+    async with asyncio.timeout(30):
+        while not begun.is_set():  # noqa: ASYNC110 - a thread's event
+            await asyncio.sleep(0.001)
+        assert not looking.done()
+        go.set()
+        await looking
+
+
+async def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no `malloc_trim`, nothing is looked at."""
+    monkeypatch.setattr(worker, "TRIM_EVERY_S", 0.0)
+    assert getattr(ctypes.CDLL(None), "malloc_trim", None) is None or Returns().works
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    returns = Returns()
+    assert not returns.works
+    await returns.look()
