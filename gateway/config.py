@@ -272,7 +272,7 @@ class Limits(Group):
     event_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8_388_608
     keep_alive_s: Annotated[float, Field(gt=0, le=15)] = 10.0
     subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 12_000
-    subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 1000
     legacy_session_s: Annotated[float, Field(ge=60, le=604800)] = 43_200.0
     tickets_per_hour: Annotated[int, Field(ge=1)] = 100
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0

@@ -61,7 +61,7 @@ class Streams:
     """
 
     def __init__(
-        self, subscriptions: int = 12_000, per_subject: int = 10_000, clock: Callable[[], float] = time.time
+        self, subscriptions: int = 12_000, per_subject: int = 1000, clock: Callable[[], float] = time.time
     ) -> None:
         self._most = subscriptions
         self._per_subject = per_subject

@@ -262,7 +262,7 @@ async def test_many_idle_streams(stack: Stack, count: int, keep_alive_s: float) 
     """OPS-02: at most 64 KiB each, opened quickly, kept alive while nothing happens; calls stay quick."""
     whole = count > 1000
     use_all_descriptors()
-    stack.changes = {"limits": {"keep_alive_s": keep_alive_s}}
+    stack.changes = {"limits": {"keep_alive_s": keep_alive_s, "subscriptions_per_subject": 10_000}}
     async with stack, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         (pid,) = await stack.worker_pids()
         token = stack.token("main")

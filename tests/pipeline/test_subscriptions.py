@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import orjson
 
+from gateway.config import Limits
 from gateway.contract.passage import Admitted, Identity, Reply
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.subscription import SUBSCRIPTION_ID, Rewrite
@@ -248,6 +249,23 @@ async def test_places_are_bounded_in_all_and_by_subject(tmp_path: Path) -> None:
             assert streams.subscriptions == 0
 
 
+async def test_no_subject_takes_what_others_need(tmp_path: Path) -> None:
+    """As it is shipped, it takes a crowd to fill a worker; and who has all of their own leaves everybody else's."""
+    limits = Limits()
+    assert 10 * limits.subscriptions_per_subject <= limits.subscriptions
+    async with inner_house(tmp_path) as house:
+        house.script = hold
+        house.corridor.delivery.streams = streams = Streams(20, 2)
+        kept = [await opened(house) for _ in range(2)]
+        assert [(await house.serve(listening(house))).status for _ in range(10)] == [429] * 10
+        body = message("subscriptions/listen", params={"notifications": {"toolsListChanged": True}}, id=7)
+        others = [await house.serve(house.request(body, sub=f"one-of-{number}")) for number in range(18)]
+        assert [reply.status for reply in others] == [200] * 18
+        assert streams.subscriptions == 20
+        for chunks in (*kept, *[cast("AsyncGenerator[bytes]", reply.chunks) for reply in others]):
+            await chunks.aclose()
+
+
 async def test_many_at_once_do_not_pass_the_bound(tmp_path: Path) -> None:
     """A place is taken before the server is asked, and given back when it does not answer."""
 
@@ -265,6 +283,40 @@ async def test_many_at_once_do_not_pass_the_bound(tmp_path: Path) -> None:
         house.script = refuse
         assert [(await house.serve(listening(house))).status for _ in range(3)] == [502] * 3
         assert streams.subscriptions == 0
+
+
+async def test_who_leaves_at_whatever_moment_keeps_no_place(tmp_path: Path) -> None:
+    """OPS-05: a subscription that is broken off at any of its steps leaves no place, no request and no connection."""
+    async with inner_house(tmp_path) as house:
+        house.script = hold
+        streams = house.corridor.delivery.streams
+        await (await opened(house)).aclose()
+        answered = without = 0
+        for steps in [*range(30)] * 8:
+            serving = asyncio.ensure_future(house.serve(listening(house)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            serving.cancel()
+            try:
+                chunks = cast("AsyncGenerator[bytes]", chunks_of(await serving))
+            except asyncio.CancelledError:
+                without += 1
+            else:
+                reading = asyncio.ensure_future(anext(chunks))
+                for _ in range(answered % 8):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                await asyncio.wait({reading})
+                await chunks.aclose()
+                answered += 1
+            assert (streams.subscriptions, house.corridor.in_flight) == (0, 0)
+        assert answered > 8
+        assert without > 8
+        await house.corridor.delivery.drain()
+        await until(lambda: house.upstream.open == 0)
+        ends = [record["outcome"] for record in house.sink.of("outcome")]
+        assert len(ends) == len(house.sink.of("decision"))
+        assert set(ends) <= {"cancelled", "failed"}
 
 
 async def test_calls_that_stream_are_calls_at_once(tmp_path: Path) -> None:
