@@ -121,7 +121,11 @@ class Delivery:
         answer = await self._forward(passage, admitted)
         if not answer.streaming:
             return await self._read_whole(passage, admitted, answer)
+        spoken = passage.spoken
         alone = passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks
+        alone = alone or (
+            spoken is not None and bool(spoken.begins)
+        )  # only a yes begins a session, so it comes first
         return (
             await self._read_response(passage, admitted, answer) if alone else self._relay(passage, admitted, answer)
         )
@@ -163,12 +167,13 @@ class Delivery:
     ) -> Reply:
         stream = ResponseStream(admitted.call, self.stream_limits, rewrite)
         relay = Relay(self, passage, admitted, answer, stream, place=place)
-        return Reply(answer.status, stream_headers(passage.decision_id) + session_line(passage.spoken), chunks=relay)
+        return Reply(answer.status, stream_headers(passage.decision_id), chunks=relay)
 
     async def _read_response(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         """A stream's response alone, for a client that reads no stream."""
-        relay = Relay(self, passage, admitted, answer, ResponseStream(admitted.call, self.stream_limits))
-        return result_reply(answer.status, await relay.whole(), passage.decision_id, session_line(passage.spoken))
+        body = await Relay(self, passage, admitted, answer, ResponseStream(admitted.call, self.stream_limits)).whole()
+        begun = session_line(passage.spoken) if passage.outcome == EXECUTED else ()
+        return result_reply(answer.status, body, passage.decision_id, begun)
 
     async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:

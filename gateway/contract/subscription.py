@@ -138,7 +138,7 @@ class Subscription:
                 raise BrokenError("an acknowledgement of what is not the caller's")
             self._acknowledge(rewritten["params"]["notifications"])
             return rewritten
-        return rewritten if rewritten is not None and self._belongs(rewritten) else None
+        return None if rewritten is None else self._narrow(rewritten)
 
     def check_end(self) -> None:
         """A result may come now. Raises `BrokenError`."""
@@ -172,19 +172,29 @@ class Subscription:
                 raise BrokenError("an acknowledgement of what was not asked for")
         self._acknowledged = honoured
 
-    def _belongs(self, message: Mapping[str, Any]) -> bool:
-        """Whether the notification is of a kind, and about a thing, that was acknowledged."""
+    def _narrow(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The notification, if it is of a kind, and about a thing, that was acknowledged.
+
+        A sub-resource may be one that the policy closes, of which nobody was asked: what is told is that something
+        changed below the resource that was subscribed to.
+        """
         honoured, method, params = self._acknowledged or {}, message["method"], message.get("params", {})
         if method in _LIST_CHANGED:
-            return honoured.get(_LIST_CHANGED[method]) is True
+            return message if honoured.get(_LIST_CHANGED[method]) is True else None
         if method in _NAMED:
             kind, member = _NAMED[method]
             named, about = honoured.get(kind) or (), params.get(member)
-            return type(about) is str and (
-                about in named or (method == RESOURCE_UPDATED and _lies_below(about, named))
-            )
+            if type(about) is not str:
+                return None
+            if about in named:
+                return message
+            above = _subscribed_above(about, named) if method == RESOURCE_UPDATED else None
+            if above is None:
+                return None
+            return {**message, "params": {"uri": above, "_meta": {SUBSCRIPTION_ID: self._id}}}
         # An extension's notification: the revision ties it to no member, so there must be one that it could be of.
-        return not method.startswith("notifications/") and any(one not in _FLAGS | _LISTS for one in honoured)
+        extension = not method.startswith("notifications/") and any(one not in _FLAGS | _LISTS for one in honoured)
+        return message if extension else None
 
 
 def _check_form(params: Mapping[str, Any]) -> None:
@@ -200,8 +210,9 @@ def _check_form(params: Mapping[str, Any]) -> None:
             raise BrokenError(f"an acknowledgement whose {member} are not strings")
 
 
-def _lies_below(uri: str, subscribed: Sequence[str]) -> bool:
-    """Whether a URI is a sub-resource of one that was subscribed to: the same path, continued, and no way back."""
+def _subscribed_above(uri: str, subscribed: Sequence[str]) -> str | None:
+    """The nearest of what was subscribed to of which a URI is a sub-resource: its path continued, and no way back."""
     if _WAY_BACK.search(uri):
-        return False
-    return any(uri.startswith(one if one.endswith("/") else one + "/") for one in subscribed if "://" in one)
+        return None
+    above = [one for one in subscribed if "://" in one and uri.startswith(one if one.endswith("/") else one + "/")]
+    return max(above, key=len, default=None)

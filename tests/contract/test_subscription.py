@@ -93,11 +93,15 @@ def test_what_was_asked_for_but_not_acknowledged_is_dropped_too() -> None:
     assert stream.dropped == 1
 
 
-@pytest.mark.parametrize("uri", ["file:///a", "file:///a/x", "file:///b/x/y"])
-def test_a_resource_stands_for_what_lies_below_it(uri: str) -> None:
-    """The server may name a sub-resource of what was subscribed to."""
-    out, _ = played(ack(), note("notifications/resources/updated", uri=uri))
+@pytest.mark.parametrize(
+    ("uri", "told"), [("file:///a", "file:///a"), ("file:///a/x", "file:///a"), ("file:///b/x/y", "file:///b/")]
+)
+def test_a_resource_stands_for_what_lies_below_it(uri: str, told: str) -> None:
+    """A server may name a sub-resource; the caller learns no name but the one that the policy was asked about."""
+    out, _ = played(ack(), note("notifications/resources/updated", uri=uri, title="secret"))
     assert len(out) == 2
+    assert out[1]["params"]["uri"] == told
+    assert ("title" in out[1]["params"]) is (uri == told)
 
 
 def test_an_extensions_notifications_pass_where_one_was_asked_for() -> None:

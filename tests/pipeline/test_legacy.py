@@ -236,13 +236,25 @@ async def test_who_can_not_be_asked_is_told_so(house: InnerHouse) -> None:
     assert house.sink.of("outcome")[-1]["reasons"] == ["revision_required"]
 
 
-async def test_no_session_begins_with_an_error(house: InnerHouse) -> None:
-    """What the server answered to `initialize` was no, so there is nothing to go on with."""
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_no_session_begins_with_an_error(house: InnerHouse, streamed: bool) -> None:
+    """What the server answered to `initialize` was no, however it says so: there is nothing to go on with."""
+
+    async def says(exchange: Exchange, text: bytes) -> None:
+        if not streamed:
+            await exchange.send(http(200, text))
+            return
+        await exchange.send(SSE_HEAD + chunk(b"data: " + text + b"\n\n") + chunk(b""))
+
+    async def agrees(exchange: Exchange) -> None:
+        told = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "ttlMs": 0, "cacheScope": "private"}
+        await says(exchange, result_of(exchange.id, **told))
 
     async def refuses(exchange: Exchange) -> None:
         error = {"code": -32603, "message": "no"}
-        await exchange.send(http(200, orjson.dumps({"jsonrpc": "2.0", "id": exchange.id, "error": error})))
+        await says(exchange, orjson.dumps({"jsonrpc": "2.0", "id": exchange.id, "error": error}))
 
+    house.script = agrees
     assert await begin(house)
     house.script = refuses
     info = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
