@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator
 
@@ -18,7 +19,11 @@ IN_CI = os.environ.get("CI") == "true"
 
 @pytest.fixture(autouse=True)
 def logs_as_they_come() -> Iterator[None]:
-    """A command's own log settings (its level, say) end with the test that ran it."""
+    """Log settings of a command, or of a server that a test runs (uvicorn sets its loggers' levels), end with it."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.NOTSET)
+        logger.handlers[:], logger.propagate, logger.disabled = [], True, False
     yield
     structlog.reset_defaults()
 

@@ -35,7 +35,8 @@ def run_demo(tour_only: bool, story: Callable[[], int] | None = None) -> int:
     if importlib.util.find_spec("mcp") is None:
         print("The demo's servers need the official MCP SDK: pip install 'ostiary[demo]'", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what it puts into the background deaf to SIGINT
+        signal.signal(number, _interrupt)
     screen = Screen(sys.stdout)
     handed_over = False
     try:

@@ -69,7 +69,10 @@ def test_without_tour_it_stays_up_with_lines_that_work_when_copied(tmp_path: Pat
             assert '"access_token"' in shell(tokens, mint)
         finally:
             demo.send_signal(signal.SIGINT)
-            demo.wait(20)
+            try:
+                demo.wait(20)
+            finally:
+                demo.kill()  # its parts end with it: they are on a leash
     directory = re.search(r"config +(\S+)/ostiary\.yaml", output.read_text())
     assert directory is not None
     assert not Path(directory[1]).exists()

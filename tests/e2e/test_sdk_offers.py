@@ -133,7 +133,7 @@ class Looking:
 async def behind() -> AsyncIterator[tuple[Looking, str]]:
     """The server on a port of its own -> what it saw, and its endpoint."""
     looking = Looking(build().streamable_http_app(streamable_http_path="/mcp", stateless_http=True))
-    config = uvicorn.Config(looking, port=0, log_level="error", timeout_graceful_shutdown=1, log_config=None)
+    config = uvicorn.Config(looking, port=0, timeout_graceful_shutdown=1, log_config=None)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     try:
