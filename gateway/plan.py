@@ -54,6 +54,7 @@ def _server(settings: Settings, name: str) -> Server:
         methods=frozenset(server.methods),
         legacy_clients=server.legacy_clients,
         quirks=frozenset(server.quirks),
+        past="" if server.legacy_servers == "off" else server.legacy_servers,
         extensions=frozenset(server.extensions),
         reach=None if server.resources.allow is None else Reach(server.resources.allow),
     )

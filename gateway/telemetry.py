@@ -121,6 +121,7 @@ class Telemetry:
         self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
         self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
         self._legacy = counter("legacy_requests", "Requests of older revisions.", ("server", "revision"))
+        self._past = counter("upstream_legacy_requests", "Requests to older servers.", ("server", "revision"))
         self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
         self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
         self._deviating = counter("pins_deviations", "Definitions met that are not accepted.", ("server", "state"))
@@ -160,6 +161,8 @@ class Telemetry:
         if latency is None:
             latency = self._latencies[server] = self._latency.labels(server)
         latency.observe(passage.latency_s)
+        if passage.committed and passage.server is not None and passage.server.past:
+            self._past.labels(server, passage.server.past).inc()
         if passage.heard is not None:
             if passage.heard.spoken is not None:
                 self._legacy.labels(server, passage.heard.spoken.version).inc()

@@ -32,7 +32,8 @@ class Server:
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
     document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists,
     `extensions` those that may be announced, `reach` which of its resources may be named (`None`: as far as the
-    policy goes). `legacy_clients` and `quirks`: who is served besides clients that follow the one revision.
+    policy goes). `legacy_clients` and `quirks`: who is served besides clients that follow the one revision;
+    `past`: the earlier revision that the server itself is offered, empty where it follows this one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Server:
     legacy_clients: bool = False
     quirks: frozenset[Quirk] = frozenset()
     extensions: frozenset[str] = frozenset()
+    past: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,13 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
-_OF_A_LEG: Final = ("leg", "answers_ticket")
-"""What only the records of a request that goes on with an earlier one hold."""
+_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision")
+"""What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision."""
 
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
     "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
-    "task",
+    "task", "upstream_revision",
 )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def admin_record(
 def closing_outcome(decision_id: str, decision: Mapping[str, Any], outcome: str, reason: str) -> dict[str, Any]:
     """The end of a request that nobody saw ending, from its decision's record (empty where only the id is known)."""
     record = _blank("outcome", None)
-    record |= {name: value for name, value in decision.items() if name in record or name in _OF_A_LEG}
+    record |= {name: value for name, value in decision.items() if name in record or name in _OF_SOME}
     record |= {"kind": "outcome", "decision_id": decision_id, "outcome": outcome, "reasons": [reason]}
     record |= {"arguments": None, "arguments_hmac": None}
     return record
@@ -192,6 +192,8 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["server"] = server.name
         record["resource"] = server.resource
         record["environment"] = server.environment
+        if server.past:
+            record["upstream_revision"] = server.past
     identity = passage.identity
     if identity is not None:
         record["actor"] = _actor(identity.issuer, identity.subject, identity.client_id)

@@ -216,6 +216,19 @@ def test_a_closed_leg_keeps_its_place_in_the_conversation() -> None:
         assert (told["leg"], told["ticket"], told["answers_ticket"]) == (2, "ticket-1", "ticket-2")
 
 
+def test_what_goes_to_an_older_server_says_so() -> None:
+    """`legacy_servers` is an exception that the record shows: in decision, outcome, closing and log."""
+    passage = ended(walked())
+    assert passage.server is not None
+    assert "upstream_revision" not in decision_record(passage, REDACTOR)
+    passage.server = replace(passage.server, past="2025-06-18")
+    decision, outcome = decision_record(passage, REDACTOR), outcome_record(passage, REDACTOR)
+    closed = closing_outcome(passage.decision_id, decision, "unknown", "writer_ended")
+    for told in (decision, outcome, closed, log_fields(outcome)):
+        assert told["upstream_revision"] == "2025-06-18"
+    assert outcome.keys() == MEMBERS | {"upstream_revision"}
+
+
 # Redaction
 
 

@@ -335,7 +335,7 @@ async def test_listening_is_refused_in_so_many_words(sdk: list[OldServer], tmp_p
 
 
 async def test_operators_see_the_sessions_and_none_is_left(sdk: list[OldServer], tmp_path: Path) -> None:
-    """The metrics count them; their ids are in no log or record; a gateway that stops has ended them all."""
+    """Metrics and record tell of the older revision; the sessions' ids are nowhere; a stop has ended them all."""
     async with gateway(tmp_path, "2025-06-18", kept=sdk[:1]) as stack:
         for subject in ("alice", "bob"):
             assert (
@@ -349,8 +349,11 @@ async def test_operators_see_the_sessions_and_none_is_left(sdk: list[OldServer],
                 'ostiary_upstream_sessions{server="kept"} 3.0',
                 "ostiary_upstream_sessions_opened_total 3.0",
                 "ostiary_upstream_sessions_lost_total 0.0",
+                'ostiary_upstream_legacy_requests_total{revision="2025-06-18",server="kept"} 2.0',
             } <= set(page.splitlines())
 
         await eventually("three sessions in the metrics", shown)
         assert await stack.stop() == 0
         assert "mcp-session-id" not in stack.log().lower()
+        told = [record for record in stack.records() if record["kind"] in ("decision", "outcome")]
+        assert [record["upstream_revision"] for record in told] == ["2025-06-18"] * 4

@@ -41,6 +41,21 @@ def test_each_end_is_counted_and_timed_once() -> None:
     assert value(registry, "request_seconds_count", server="readonly") == 2
 
 
+def test_what_goes_to_an_older_server_is_counted() -> None:
+    """Each request that was decided to be sent to one, and no refusal."""
+    registry = CollectorRegistry()
+    telemetry = Telemetry(registry)
+    for past, committed in (("2025-06-18", True), ("2025-06-18", False), ("", True)):
+        passage = ended(walked())
+        assert passage.server is not None
+        passage.server, passage.committed = replace(passage.server, past=past), committed
+        telemetry.concluded(passage, outcome_record(passage, REDACTOR))
+    labels = {"server": "readonly", "revision": "2025-06-18"}
+    assert value(registry, "upstream_legacy_requests_total", **labels) == 1
+    series = [sample.name for family in registry.collect() for sample in family.samples]
+    assert series.count("ostiary_upstream_legacy_requests_total") == 1
+
+
 def test_made_up_methods_are_other() -> None:
     """AUD-08: a thousand made-up methods and transitions are one series each."""
     registry = CollectorRegistry()
