@@ -289,10 +289,10 @@ def test_references_that_multiply_are_no_contract(bomb: dict[str, Any]) -> None:
     """Known before anything is validated; twenty such links would take half a minute."""
     assert fault(contract(doubled(8)), {}) is None
     assert fault(contract(looked_at_again(6)), {"a": 1}) is None
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(Unusable, match=r"multiply|intricate|more than"):
         contract(bomb)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 # strict
@@ -445,9 +445,9 @@ def seconds(work: Callable[[], object]) -> float:
     """The quickest of three."""
     found = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        found.append(time.perf_counter() - began)
+        found.append(time.process_time() - began)
     return min(found)
 
 
@@ -540,9 +540,9 @@ def test_a_pattern_that_backtracks_has_little_to_try() -> None:
     assert fault(held, {"a": ["ab"]}) is not None
     assert fault(held, {"a": ["cba"], "no": "c"}) is None
     for arguments in ({"a": ["a" * 2000]}, {"no": "a" * 2000}, {"no": "c" * 2049}, {"a": ["ba" * 1000] * 9}):
-        began = time.perf_counter()
+        began = time.process_time()
         found = fault(held, arguments)
-        assert time.perf_counter() - began < 0.5
+        assert time.process_time() - began < 0.5
         assert found is not None
         assert "too long" in str(found.message)
     assert fault(held, {"a": ["cba"], "no": "c"}) is None, "and the next check begins anew"
