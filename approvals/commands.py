@@ -332,7 +332,7 @@ HELP: Mapping[str, str] = {
     "approve": "Approve a ticket.",
     "deny": "Deny a ticket; the same call is refused until it expires.",
     "revoke": "Take an approval back.",
-    "withdraw": "Withdraw a ticket that you asked for.",
+    "withdraw": "Withdraw a ticket that you asked for, and give up its call that waits for an answer.",
     "resolve": "Set a use of unknown outcome aside, with a note (--comment).",
 }
 

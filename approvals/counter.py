@@ -143,13 +143,13 @@ class Counter:
                 filed = await _look(ledger, person, ticket_id)
             if not await ledger.decide(filed, verb, person, comment=comment, seen=seen, target=target, now=now):
                 raise MovedOn("moved")
-            waited = filed.running if verb == "revoke" else None
-            if waited is not None and waited.run is Run.WAITING:  # for an answer that could not be sent any more
-                await ledger.run(waited.use_id, Run.ABANDONED, now)
+            waits = filed.running if filed.running is not None and filed.running.run is Run.WAITING else None
+            # A use that waits for an answer which could not be sent any more.
+            is_abandoned = waits is not None and await ledger.run(waits.use_id, Run.ABANDONED, now)
             after = await _look(ledger, person, ticket_id)
             await self._record(Transition(after.ticket, verb, person.by, now, comment, seen))
-            if waited is not None and waited.run is Run.WAITING:
-                told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waited.use_id, leg=waited.leg)
+            if waits is not None and is_abandoned:
+                told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waits.use_id, leg=waits.leg)
                 await self._record(told)
             return self._show(after, now)
 

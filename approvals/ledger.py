@@ -162,8 +162,11 @@ class Ledger:
             {"arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification}
         )
         bond = orjson.dumps(
-            {"effect": effect_of(asked).hex(), "digest": asked.digest, "parties": parties, "stated": _stated(ticket)}
-        )
+            {
+                "effect": effect_of(asked).hex(), "digest": asked.digest, "tenant": asked.tenant, "parties": parties,
+                "stated": _stated(ticket),
+            }
+        )  # fmt: skip
         sealed = self._vault.seal(shown, ticket.id, "shown")
         values = {
             "id": ticket.id, "version": 1, "lookup": self._vault.lookups(asked)[0], "key_id": self._vault.key_id,
@@ -365,6 +368,7 @@ class Ledger:
             arguments=asked.arguments if asked else shown["arguments"] if shown else {},
             digest=bond["digest"], tool_digest=row.tool_digest,
             shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
+            tenant=bond.get("tenant", ""),  # none in a ticket of before tickets named it
         )  # fmt: skip
         ticket = Ticket(
             id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",

@@ -41,6 +41,7 @@ def sheet(ticket: Mapping[str, Any]) -> str:
         ("server", f"{ticket['server']} ({ticket['environment'] or '-'}) {ticket['resource']}"),
         ("call", f"{ticket['method']} {ticket['name']}"),
         ("requester", f"{requester['issuer']}|{requester['subject']} by {requester['client'] or '-'}"),
+        *([("tenant", requester["tenant"])] if "tenant" in requester else []),
         ("because", ticket["justification"] or "-"),
         ("policy", ", ".join(ticket["reasons"]) or "-"),
         ("approvers", f"{ticket['min_approvers']} of {', '.join(ticket['approvers'])}"),

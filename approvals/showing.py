@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from approvals.ticket import State, Ticket
+from approvals.ticket import Asked, State, Ticket
 from approvals.vault import Vault
 
 MASK = "[masked]"
@@ -88,7 +88,7 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "arguments": arguments,
         "masked": met,
         "meta": asked.shown_meta,
-        "requester": {"issuer": asked.issuer, "subject": asked.subject, "client": asked.client},
+        "requester": _requester(asked),
         "justification": ticket.justification,
         "reasons": list(ticket.reasons),
         "approvers": list(ticket.approvers),
@@ -102,6 +102,11 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),
     }
+
+
+def _requester(asked: Asked) -> dict[str, str]:
+    requester = {"issuer": asked.issuer, "subject": asked.subject, "client": asked.client}
+    return requester | {"tenant": asked.tenant} if asked.tenant else requester
 
 
 def _dated(one: Mapping[str, Any]) -> dict[str, Any]:

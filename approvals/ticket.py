@@ -95,6 +95,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "exhaust": State.USED,
         "expire": State.EXPIRED,
         "revoke": State.REVOKED,
+        "withdraw": State.REVOKED,
     },
 }
 """Every move that a ticket can make, by verb. A state that is absent here is final.
@@ -142,7 +143,7 @@ class Asked:
     themselves (the arguments, `inputResponses` and bound `_meta` keys enter by their own digest): it finds the
     ticket. `tool_digest` is compared afterwards: a changed definition makes the ticket stale. `arguments` is what
     reviewers are shown, before masking; `shown_meta` are the bound `_meta` keys and input responses, for the same
-    purpose.
+    purpose. `tenant` is the requester's, `""` where none is configured.
     """
 
     issuer: str
@@ -157,6 +158,7 @@ class Asked:
     digest: str
     tool_digest: str
     shown_meta: Mapping[str, Any] = field(default_factory=dict)
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ ANSWERS_ALONE: Final = "The inputResponses came without the requestState that wa
 SAID: Final[Mapping[str, str]] = {
     "waiting": (
         "This call was approved and has begun; its server waits for an answer. Repeat it with the inputResponses and "
-        "the requestState, or have the approval revoked."
+        "the requestState, or withdraw its ticket."
     ),
     "in_flight": "This call was approved and is running; it is not run twice.",
     "unknown": "This call was approved and sent, and its outcome is unknown; it is not run again.",

@@ -141,6 +141,7 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         digest=digest(parts),
         tool_digest=tool.digest if tool is not None else "",
         shown_meta=shown,
+        tenant=identity.tenant,
     )
 
 

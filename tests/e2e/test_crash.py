@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.demo.exchange import Answer, ask_api, ask_tool, send
+from gateway.demo.exchange import Answer, ask_api, ask_mcp, send
 from gateway.demo.house import Ports
 from gateway.demo.stack import Stack
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
@@ -40,15 +40,26 @@ SENT = (
     "before the use is ended",
 )
 STEPS = (*UNUSED, *NEVER_SENT, *SENT)
+NOT_TAKEN = "before the leg is taken"
+LEG_STEPS = (NOT_TAKEN, "after the leg is taken", *NEVER_SENT[1:], *SENT)
+ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
+FORM = {"mode": "form", "message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
+QUESTION = {"inputRequests": {"sure": {"method": "elicitation/create", "params": FORM}}, "requestState": "its own"}
+YES = {"sure": {"action": "accept", "content": {}}}
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("get_balance", "transfer_funds")]
 _amounts = itertools.count(1)
 
 
 @dataclass
 class DeadlyUpstream:
-    """An MCP server that counts what it executes, and kills the gateway's worker when told to."""
+    """An MCP server that counts what it executes, and kills the gateway's worker when told to.
+
+    Before a transfer of an amount that is in `asks` it wants an answer: its execution is the second leg.
+    """
 
     executed: Counter[int] = field(default_factory=Counter)
+    asks: set[int] = field(default_factory=set)
+    asked: Counter[int] = field(default_factory=Counter)
     deadly: str = ""
     victim: int = 0
     url: str = ""
@@ -77,10 +88,15 @@ class DeadlyUpstream:
             listed = result_of(asked["id"], tools=TOOLS, ttlMs=60_000, cacheScope="public")
             await exchange.send(http(200, listed))
             return
-        self.executed[asked["params"]["arguments"]["amount_cents"]] += 1
+        amount, reply = asked["params"]["arguments"]["amount_cents"], result_of(asked["id"], isError=False)
+        if amount in self.asks and "inputResponses" not in asked["params"]:
+            self.asked[amount] += 1
+            reply = result_of(asked["id"], resultType="input_required", **QUESTION)
+        else:
+            self.executed[amount] += 1
         if self.deadly == "while the upstream works":
             self.kill()
-        await exchange.send(http(200, result_of(asked["id"], isError=False)))
+        await exchange.send(http(200, reply))
         if self.deadly == "after the upstream's reply":
             self.kill()
 
@@ -99,11 +115,14 @@ class Scene:
     order: Path
     deaths: int = 0
 
-    def call(self, amount: int) -> Answer | None:
-        """The transfer, once; `None` where the connection broke without an answer."""
+    def call(self, amount: int, state: str = "") -> Answer | None:
+        """The transfer, or with a `state` its next leg, once; `None` where the connection broke without an answer."""
         token = self.stack.mint("alice", "payments", "mcp:use bank:read payments:write")
         arguments = {"from_account": "operating", "to_account": "payroll", "amount_cents": amount}
-        ask = ask_tool(self.stack.house.endpoint("payments"), token, "transfer_funds", arguments)
+        params: dict[str, Any] = {"name": "transfer_funds", "arguments": arguments}
+        if state:
+            params |= {"requestState": state, "inputResponses": YES}
+        ask = ask_mcp(self.stack.house.endpoint("payments"), token, "tools/call", params, capabilities=ELICITS)
         try:
             return send(self.stack.http, ask)
         except httpx.TransportError:
@@ -120,10 +139,37 @@ class Scene:
         assert given.status // 100 == 2, given.text
         return str(held.ticket["id"])
 
+    def begin(self, amount: int) -> tuple[str, str]:
+        """Let the approved transfer be asked for an answer; the ticket's id, and the state that goes on with it."""
+        self.upstream.asks.add(amount)
+        ticket = self.approve(amount)
+        asked = self.call(amount)
+        assert asked is not None
+        assert asked.document["result"]["resultType"] == "input_required", asked.text
+        assert self.runs(ticket) == ["waiting"], "the question was handed out before the use waits"
+        self.stack.await_records(asked.decision_id, "outcome")
+        return ticket, str(asked.document["result"]["requestState"])
+
+    def runs(self, ticket: str) -> list[str]:
+        """The states of the ticket's uses."""
+        return [run["state"] for run in self.ticket(ticket)["runs"]]
+
     def ticket(self, ticket: str) -> dict[str, Any]:
         """The ticket as Bob sees it."""
         bob = self.stack.mint("bob", "approvals", "approvals:read approvals:decide")
         return send(self.stack.http, ask_api(f"{self.stack.house.approvals_url}/{ticket}", bob)).document
+
+    def decisions(self) -> set[str]:
+        """The decisions that are recorded by now."""
+        return {record["decision_id"] for record in self.stack.audit_records() if record.get("decision_id")}
+
+    def expect_unknown(self, ticket: str, before: set[str]) -> None:
+        """The one decision about this ticket since `before` has the outcome `unknown`, once."""
+        records = [record for record in self.stack.audit_records() if record.get("decision_id") not in before]
+        died = [record for record in records if record["kind"] == "decision" and record.get("ticket") == ticket]
+        assert len(died) == 1, records
+        outcomes = self.stack.await_records(died[0]["decision_id"], "outcome")
+        assert [record["outcome"] for record in outcomes] == ["unknown"], outcomes
 
     def arm(self, step: str) -> int:
         """Let the worker die at `step`; returns its process id."""
@@ -169,7 +215,7 @@ def die_once(scene: Scene, step: str) -> None:
     amount = next(_amounts)
     ticket = scene.approve(amount)
     victim = scene.arm(step)
-    before = {record["decision_id"] for record in scene.stack.audit_records() if record.get("decision_id")}
+    before = scene.decisions()
     scene.call(amount)
     scene.await_successor(victim)
     executed = scene.upstream.executed[amount]
@@ -188,22 +234,86 @@ def die_once(scene: Scene, step: str) -> None:
     if step == "after the upstream's reply" and again.code == 40303:
         return  # the worker was quicker than the kill: its outcome is known, so the effect may be asked for anew
     assert (again.status, again.code) == (403, 40304), again.text
-    runs = scene.ticket(ticket)["runs"]
-    assert [run["state"] for run in runs] == ["unknown"], runs
+    assert scene.runs(ticket) == ["unknown"]
     if step != "after the use is consumed":
-        records = [record for record in scene.stack.audit_records() if record.get("decision_id") not in before]
-        died = [record for record in records if record["kind"] == "decision" and record.get("ticket") == ticket]
-        assert len(died) == 1, records
-        outcomes = scene.stack.await_records(died[0]["decision_id"], "outcome")
-        assert [record["outcome"] for record in outcomes] == ["unknown"], outcomes
+        scene.expect_unknown(ticket, before)
+
+
+def die_on_a_leg(scene: Scene, step: str) -> None:
+    """One approved call that its server asks for an answer, one death at `step` of the leg that brings it."""
+    amount = next(_amounts)
+    ticket, state = scene.begin(amount)
+    before = scene.decisions()
+    victim = scene.arm(step)
+    scene.call(amount, state)
+    scene.await_successor(victim)
+    executed = scene.upstream.executed[amount]
+
+    again, bare = scene.call(amount, state), scene.call(amount)
+    assert again is not None
+    assert bare is not None
+    assert (scene.upstream.asked[amount], scene.upstream.executed[amount] <= 1) == (1, True), "executed twice"
+    if step == NOT_TAKEN:
+        assert executed == 0
+        assert again.status == 200, f"the leg was lost although it was not taken: {again.text}"
+        assert scene.upstream.executed[amount] == 1
+        once_more = scene.call(amount, state)
+        assert once_more is not None
+        assert (once_more.status, once_more.code, bare.code) == (403, 40304, 40303), once_more.text
+        assert scene.upstream.executed[amount] == 1, "one leg was continued twice"
+        assert scene.runs(ticket) == ["executed"]
+        return
+    assert executed == (1 if step in SENT else 0)
+    assert scene.upstream.executed[amount] == executed, "the repeated leg ran"
+    assert (again.status, again.code) == (403, 40304), again.text
+    if step == "after the upstream's reply" and scene.runs(ticket) == ["executed"]:
+        return  # the worker was quicker than the kill: its outcome is known
+    assert (bare.status, bare.code) == (403, 40304), bare.text
+    assert scene.runs(ticket) == ["unknown"]
+    if step != "after the leg is taken":
+        scene.expect_unknown(ticket, before)
+
+
+def die_while_it_asks(scene: Scene, step: str) -> None:
+    """One approved call, one death at `step` of the leg in which its server asks: it never goes on."""
+    amount = next(_amounts)
+    scene.upstream.asks.add(amount)
+    ticket = scene.approve(amount)
+    before = scene.decisions()
+    victim = scene.arm(step)
+    asked = scene.call(amount)
+    scene.await_successor(victim)
+    again = scene.call(amount)
+    assert again is not None
+    if step == "after the upstream's reply" and scene.runs(ticket) == ["waiting"]:
+        assert (again.status, again.code, scene.upstream.asked[amount]) == (403, 40304, 1), again.text
+        return  # the worker was quicker than the kill
+    assert asked is None, "the question was handed out before the use waits"
+    assert (again.status, again.code) == (403, 40304), again.text
+    assert (scene.upstream.asked[amount], scene.upstream.executed[amount]) == (1, 0)
+    assert scene.runs(ticket) == ["unknown"]
+    scene.expect_unknown(ticket, before)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_any_step_never_executes_twice(scene: Scene, step: str) -> None:
     """A crash costs a new approval at most, never a second execution, and what nobody knows is called unknown."""
     die_once(scene, step)
-    verified = scene.stack.run("audit", "verify", "--config", str(scene.stack.house.config_file))
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    verify(scene)
+
+
+@pytest.mark.parametrize("step", LEG_STEPS)
+def test_a_death_at_any_step_of_a_leg_never_executes_twice(scene: Scene, step: str) -> None:
+    """A leg that was not taken can still be continued, once; one that was is never run again, and called unknown."""
+    die_on_a_leg(scene, step)
+    verify(scene)
+
+
+@pytest.mark.parametrize("step", SENT)
+def test_a_death_while_the_server_asks_is_unknown_like_any_other(scene: Scene, step: str) -> None:
+    """Nobody has the question, so nobody can answer it: the call is not run again by itself."""
+    die_while_it_asks(scene, step)
+    verify(scene)
 
 
 @pytest.mark.soak
@@ -213,5 +323,30 @@ def test_twenty_deaths_at_each_step(scene: Scene, step: str) -> None:
     """The whole size of APR-13: each step, twenty times."""
     for _ in range(20):
         die_once(scene, step)
+    verify(scene)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", LEG_STEPS)
+def test_twenty_deaths_at_each_step_of_a_leg(scene: Scene, step: str) -> None:
+    """The whole size of APR-13 for the legs of a call."""
+    for _ in range(20):
+        die_on_a_leg(scene, step)
+    verify(scene)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", SENT)
+def test_twenty_deaths_while_the_server_asks(scene: Scene, step: str) -> None:
+    """The whole size of APR-13 for the leg that ends with a question."""
+    for _ in range(20):
+        die_while_it_asks(scene, step)
+    verify(scene)
+
+
+def verify(scene: Scene) -> None:
+    """The chain of records holds over every death."""
     verified = scene.stack.run("audit", "verify", "--config", str(scene.stack.house.config_file))
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -341,6 +341,7 @@ async def test_an_approval_belongs_to_the_tenant_that_it_was_given_in(tmp_path: 
             return house.request(message(meta=ELICITS, params=params), tenant=tenant)
 
         ticket = await house.approve(ask("acme"))
+        assert (await house.ticket(ticket))["requester"]["tenant"] == "acme"
         assert (await refused(house, ask("globex")))[:2] == (403, 40303)
         state = await state_of(house, ask("acme"))
         going_on = {"requestState": state, "inputResponses": YES}
@@ -402,16 +403,18 @@ async def test_nothing_goes_on_while_the_tools_definition_can_not_be_read(tmp_pa
         assert (await house.serve(leg(house, state))).status == 200
 
 
-@pytest.mark.parametrize("who", ["approver", "requester"])
-async def test_a_revoked_approval_ends_the_call_that_waits(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize(
+    ("who", "verb"), [("approver", "revoke"), ("requester", "revoke"), ("requester", "withdraw")]
+)
+async def test_a_revoked_approval_ends_the_call_that_waits(tmp_path: Path, who: str, verb: str) -> None:
     """Up to the moment of sending a revocation stops a leg; the requester may so take back a call that waits."""
     async with inner_house(tmp_path, shipped) as house:
         house.script = Asker()
         ticket, state = await begun(house)
         person = BOB if who == "approver" else replace(BOB, subject="alice", groups=frozenset())
-        await house.desk.act("revoke", person, ticket)
+        await house.desk.act(verb, person, ticket)
         assert await runs(house, ticket) == ["abandoned"]
-        assert house.moves[-2:] == ["revoke", "abandoned"]
+        assert house.moves[-2:] == [verb, "abandoned"]
         assert await refused(house, leg(house, state)) == (403, 40304, "revoked")
         assert (await refused(house, first(house)))[1] == 40303
 

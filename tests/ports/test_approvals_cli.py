@@ -82,6 +82,16 @@ def test_an_administrator_looks_and_narrows(file: Path) -> None:
     assert (again.exit_code, json.loads(again.output)) == (1, {"error": "denied"})
 
 
+def test_a_ticket_names_its_tenant(file: Path) -> None:
+    """What the approval is bound to is shown, in the JSON and on the sheet; no tenant is no line."""
+    theirs, nobodys = held(file, tenant="acme\x1b"), held(file)
+    assert json.loads(local(file, "show", theirs, "--json").output)["requester"]["tenant"] == "acme\x1b"
+    assert "tenant" not in json.loads(local(file, "show", nobodys, "--json").output)["requester"]
+    (line,) = [one for one in local(file, "show", theirs).output.splitlines() if one.startswith("tenant")]
+    assert line.split() == ["tenant", "acme\\u{1b}"]
+    assert "tenant" not in local(file, "show", nobodys).output
+
+
 def test_an_administrator_approves_only_where_it_is_allowed(file: Path) -> None:
     """`approvals.local_approve`; withdrawing, resolving and asking are never done from there."""
     ticket_id = held(file)

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from approvals.approvers import LOCAL, Person, local_person
-from approvals.ticket import Asked, Claimed, Held, MovedOn, NotHeld, Origin, Run, StoreUnavailable, Terms
+from approvals.ticket import Asked, Claimed, Held, MovedOn, NotAllowed, NotHeld, Origin, Run, StoreUnavailable, Terms
 from tests.support.approvals import ALICE, BOB, ISSUER, TERMS, Bench, bench, effect
 
 
@@ -162,6 +163,19 @@ async def test_a_lapsed_lease_of_a_leg_is_noticed_by_whoever_asks(it: Bench) -> 
     assert await go_on(it, use) == "unknown"
 
 
+async def test_a_leg_has_a_lease_of_its_own(it: Bench) -> None:
+    """However long the use waited: a leg is held for a whole lease from the moment that it is continued."""
+    use = await waiting(it)
+    it.clock.now += 1000
+    assert isinstance(await go_on(it, use), Claimed)
+    it.clock.now += 299
+    assert await it.desk.sweep() == 0
+    assert await go_on(it, use) == "in_flight"
+    it.clock.now += 2
+    assert await it.desk.sweep() == 1
+    assert await go_on(it, use) == "unknown"
+
+
 async def test_a_leg_is_given_back_as_a_leg_and_never_as_a_use(it: Bench) -> None:
     """Nothing of this leg left, but an earlier one ran: the same leg waits again, and no further call is granted."""
     use = await waiting(it)
@@ -183,6 +197,25 @@ async def test_a_leg_is_given_back_as_a_leg_and_never_as_a_use(it: Bench) -> Non
     assert await shown(it, use) == ("used", ["executed"])
 
 
+async def test_only_a_leg_waits_again(it: Bench) -> None:
+    """Before its first leg a use waits for nothing: the store itself does not let it."""
+    await it.approved()
+    use, now = await it.claimed(), it.clock.now
+    assert not await it.store.write(lambda ledger: ledger.wait_again(use.use_id, 0, "ostiary", now))
+    leg = await go_on(it, await ask(it, use))
+    assert isinstance(leg, Claimed)
+    for owner, number, done in (
+        ("other", 1, False),
+        ("ostiary", 0, False),
+        ("ostiary", 2, False),
+        ("ostiary", 1, True),
+    ):
+        again = await it.store.write(
+            lambda ledger, owner=owner, number=number: ledger.wait_again(use.use_id, number, owner, now)  # type: ignore[misc]
+        )
+        assert again is done
+
+
 async def test_a_revocation_stops_a_leg_up_to_its_sending(it: Bench) -> None:
     """Between the continuation and the sending, and while it waits; there the use has ended with it."""
     use = await waiting(it)
@@ -195,6 +228,38 @@ async def test_a_revocation_stops_a_leg_up_to_its_sending(it: Bench) -> None:
     assert await go_on(it, use) == "revoked"
     assert (await it.held()).why == "pending"
     assert await shown(it, use) == ("revoked", ["abandoned"])
+
+
+@pytest.mark.parametrize("step", ["waiting", "claimed", "sent"])
+async def test_whoever_asked_gives_up_a_call_with_the_scope_to_ask(it: Bench, step: str) -> None:
+    """Asking for approvals and taking them back is one right; what was sent already is not undone by it."""
+    alice = replace(ALICE, scopes=frozenset({"approvals:read", "approvals:request"}))
+    use = await waiting(it)
+    gone_on = await go_on(it, use) if step != "waiting" else use
+    assert isinstance(gone_on, Claimed)
+    if step == "sent":
+        await it.desk.sent(gone_on)
+    for other in (BOB, replace(ALICE, scopes=frozenset({"approvals:read"}))):
+        with pytest.raises(NotAllowed):
+            await it.desk.act("withdraw", other, use.ticket_id)
+    it.clock.now += 1  # decisions are shown in the order of their times
+    told = len(it.journal.kept)
+    withdrawn = await it.desk.act("withdraw", alice, use.ticket_id, comment="not any more")
+    assert withdrawn["state"] == "revoked"
+    assert withdrawn["decisions"][-1]["verb"] == "withdraw"
+    moves = [(move.verb, move.by, move.leg) for move in it.journal.kept[told:]]
+    assert moves == [("withdraw", ALICE.by, 0), *([("abandoned", "ostiary", 1)] if step == "waiting" else [])]
+    if step == "sent":
+        await it.desk.finish(gone_on, Run.EXECUTED)
+    elif step == "claimed":
+        with pytest.raises(NotHeld):
+            await it.desk.sent(gone_on)
+        await it.desk.restore(gone_on)
+    assert await go_on(it, use) == "revoked"
+    assert (await it.held()).why == "pending"
+    assert await shown(it, use) == ("revoked", ["executed" if step == "sent" else "abandoned"])
+    with pytest.raises(MovedOn, match="revoked"):
+        await it.desk.act("withdraw", alice, use.ticket_id)
 
 
 async def test_who_approved_is_weighed_again(it: Bench) -> None:
@@ -275,6 +340,35 @@ async def test_who_lost_a_leg_to_other_answers_leaves_the_winner_its_lease(it: B
     following = replace(held, leg=held.leg + 1, answers=None)
     await it.desk.finish(held, Run.WAITING)
     assert isinstance(await go_on(it, following), Claimed)
+
+
+@pytest.mark.parametrize("meanwhile", ["revoked", "used", ""])
+async def test_a_leg_is_not_taken_without_the_approval_of_its_answers(
+    tmp_path: Path, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the taking their ticket moves: the leg waits on, and what is free of it goes on."""
+    async with bench(tmp_path / "a.db") as it, bench(tmp_path / "a.db", clock=it.clock, owner="other") as other:
+        use = await waiting(it)
+        answers, origin = effect({"amount": 100, "sure": True}), Origin(use, TERMS)
+        ticket = await it.approved(answers, origin=origin)
+        write = it.store.write
+
+        async def write_late(*work: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            if meanwhile == "revoked":
+                await other.desk.act("revoke", BOB, ticket)
+            elif meanwhile == "used":
+                await other.claimed(answers)
+            return await write(*work, **options)
+
+        monkeypatch.setattr(it.store, "write", write_late)
+        if meanwhile:
+            with pytest.raises(StoreUnavailable, match="moved while another was taken"):
+                await it.settle(answers, origin=origin)
+        else:
+            assert (await it.claimed(answers, origin=origin)).use_id == use.use_id
+        assert (await shown(it, use))[1] == ["waiting" if meanwhile else "claimed"]
+        assert isinstance(await go_on(other, use), Claimed) is bool(meanwhile)
 
 
 @pytest.mark.parametrize(

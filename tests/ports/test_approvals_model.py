@@ -184,7 +184,7 @@ class Desks(RuleBasedStateMachine):
             one.use, one.run = "", None
         else:
             one.to(MOVES[state][verb])
-            if verb == "revoke" and one.use and one.run is Run.WAITING:
+            if verb in ("revoke", "withdraw") and one.use and one.run is Run.WAITING:
                 one.end(Run.ABANDONED)
 
     @precondition(lambda self: any(one.use for one in self.tickets))

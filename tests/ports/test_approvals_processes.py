@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from approvals.ticket import Claimed, Held, Origin, Run
-from tests.support.approvals import BOB, TERMS, bench, effect
+from tests.support.approvals import BOB, TERMS, Bench, bench, effect
+from tests.support.approvals_worker import ANSWERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,31 +135,105 @@ async def test_killed_twenty_times_at_each_point(tmp_path: Path, point: str) -> 
         await die_at(folder, point)
 
 
-@pytest.mark.parametrize("point", [*POINTS, "asked_again"])
-async def test_a_process_killed_on_a_leg_never_leaves_a_second_one(tmp_path: Path, point: str) -> None:
-    """APR-13 for the legs of a call: the leg waits only if its process died before the commit."""
-    file = tmp_path / "approvals.db"
+LEG_POINTS = [*POINTS, "asked_again", "given_back"]
+STILL_WAITS = ("before_commit", "before_commit_of_both", "given_back")
+LOST = ("after_commit", "sent")
+
+
+async def die_on_a_leg(folder: Path, point: str) -> None:
+    file = folder / "approvals.db"
     async with bench(file, clock=time.time) as it:
-        ticket_id = await it.approved()
-        first = await it.claimed()
-        await it.desk.sent(first)
-        await it.desk.finish(first, Run.WAITING)
-        leg = replace(first, leg=1)
-        with worker("crash_on_a_leg", file, "worker", point, ticket_id, first.use_id) as child:
-            child.process.wait(30)
-            assert child.process.returncode == -9
-        lost = point in ("after_commit", "sent")
-        assert await it.desk.reconcile("worker") == (1 if lost else 0)
+        ticket_id, leg = await waiting(it)
+        kill_on_a_leg(file, point, leg, "alone")
+        assert await it.desk.reconcile("worker") == (1 if point in LOST else 0)
         settled = await it.desk.go_on(effect(), Origin(leg, TERMS), claims={})
-        if point == "before_commit":
+        if point in STILL_WAITS:
             assert isinstance(settled, Claimed)
+            assert await why_not(it, leg) == "in_flight", "one leg was continued twice"
             return
         assert isinstance(settled, Held)
-        assert settled.why == ("unknown" if lost else "continued")
-        run = (await it.desk.show(BOB, ticket_id))["runs"][0]["state"]
-        assert run == {"finished": "executed", "asked_again": "waiting"}.get(point, "unknown")
+        assert settled.why == ("unknown" if point in LOST else "continued")
+        assert await run_of(it, ticket_id) == {"finished": "executed", "asked_again": "waiting"}.get(point, "unknown")
         following = await it.desk.go_on(effect(), Origin(replace(leg, leg=2), TERMS), claims={})
         assert isinstance(following, Claimed) is (point == "asked_again")
+
+
+async def die_with_answers(folder: Path, point: str) -> None:
+    file = folder / "approvals.db"
+    async with bench(file, clock=time.time) as it:
+        ticket_id, leg = await waiting(it)
+        origin = Origin(leg, TERMS)
+        answers_id = await it.approved(ANSWERS, origin=origin)
+        kill_on_a_leg(file, point, leg, "answers")
+        assert await it.desk.reconcile("worker") == (2 if point in LOST else 0)
+        settled = await it.settle(ANSWERS, origin=origin)
+        if point in STILL_WAITS:
+            assert isinstance(settled, Claimed)
+            assert settled.answers is not None
+            assert (settled.use_id, settled.answers.ticket_id) == (leg.use_id, answers_id)
+            assert (await it.held(ANSWERS, origin=origin)).why == "in_flight"
+            assert await why_not(it, leg) == "in_flight", "one leg was continued twice"
+            return
+        assert isinstance(settled, Held)
+        assert settled.why == ("unknown" if point in LOST else "continued")
+        call, answers = await run_of(it, ticket_id), await run_of(it, answers_id)
+        assert (call, answers) == {
+            "finished": ("executed", "executed"),
+            "asked_again": ("waiting", "executed"),
+        }.get(point, ("unknown", "unknown"))
+        assert await why_not(it, leg) == settled.why, "without its answers' ticket the leg ran again"
+
+
+async def waiting(it: Bench) -> tuple[str, Claimed]:
+    """An approved call whose server asked -> its ticket, and its use at the leg that waits."""
+    ticket_id = await it.approved()
+    use = await it.claimed()
+    await it.desk.sent(use)
+    await it.desk.finish(use, Run.WAITING)
+    return ticket_id, replace(use, leg=1)
+
+
+def kill_on_a_leg(file: Path, point: str, leg: Claimed, mode: str) -> None:
+    with worker("crash_on_a_leg", file, "worker", point, leg.ticket_id, leg.use_id, mode) as child:
+        child.process.wait(30)
+        assert child.process.returncode == -9
+
+
+async def why_not(it: Bench, leg: Claimed) -> str:
+    settled = await it.desk.go_on(effect(), Origin(leg, TERMS), claims={})
+    assert isinstance(settled, Held)
+    return settled.why
+
+
+async def run_of(it: Bench, ticket_id: str) -> str:
+    (run,) = (await it.desk.show(BOB, ticket_id))["runs"]
+    return str(run["state"])
+
+
+@pytest.mark.parametrize("point", LEG_POINTS)
+async def test_a_process_killed_on_a_leg_never_leaves_a_second_one(tmp_path: Path, point: str) -> None:
+    """APR-13 for the legs of a call: the leg waits only if its process died before the commit, or gave it back."""
+    await die_on_a_leg(tmp_path, point)
+
+
+@pytest.mark.parametrize("point", [*LEG_POINTS, "before_commit_of_both"])
+async def test_a_process_killed_with_approved_answers_leaves_both_or_neither(tmp_path: Path, point: str) -> None:
+    """APR-13: the leg and its answers' approval are one; no death parts them."""
+    await die_with_answers(tmp_path, point)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("die", [die_on_a_leg, die_with_answers])
+@pytest.mark.parametrize("point", LEG_POINTS)
+async def test_killed_twenty_times_at_each_point_of_a_leg(
+    tmp_path: Path, point: str, die: Callable[[Path, str], Awaitable[None]]
+) -> None:
+    """APR-13 for the legs of a call, the whole."""
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        await die(folder, point)
 
 
 async def kill_at_random(folder: Path, deaths: int, effects: int) -> None:

@@ -156,7 +156,12 @@ def test_final_states_have_no_way_out() -> None:
     """The tables are the design's; what is used, expired, revoked, denied, withdrawn, or ended stays so."""
     assert set(MOVES) == {State.PENDING, State.APPROVED}
     assert set(MOVES[State.PENDING].values()) == {State.APPROVED, State.DENIED, State.EXPIRED, State.WITHDRAWN}
-    assert set(MOVES[State.APPROVED].values()) == {State.USED, State.EXPIRED, State.REVOKED}
+    assert MOVES[State.APPROVED] == {
+        "exhaust": State.USED,
+        "expire": State.EXPIRED,
+        "revoke": State.REVOKED,
+        "withdraw": State.REVOKED,
+    }
     assert set(RUN_MOVES) == {Run.CLAIMED, Run.SENT, Run.WAITING, Run.UNKNOWN}
     assert RUN_MOVES[Run.CLAIMED] == {Run.SENT, Run.FAILED, Run.UNKNOWN}
     assert RUN_MOVES[Run.SENT] == {Run.EXECUTED, Run.FAILED, Run.UNKNOWN, Run.WAITING}

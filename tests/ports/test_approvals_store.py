@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from sqlalchemy import event
 from sqlalchemy.util import await_only
@@ -181,6 +182,18 @@ async def test_a_decision_copied_within_its_ticket_is_not_a_second_person(it: Be
     sql(file, "UPDATE tickets SET state = 'approved'")
     with pytest.raises(StoreUnavailable):
         await it.settle(terms=terms)
+
+
+async def test_a_ticket_of_before_tickets_named_their_tenant_still_counts(it: Bench, file: Path) -> None:
+    """An approval outlives the gateway's update: what is new in a ticket may be absent from an older one."""
+    ticket_id = await it.approved(effect(tenant="acme"))
+    assert (await it.desk.show(BOB, ticket_id))["requester"]["tenant"] == "acme"
+    ((sealed,),) = sql(file, "SELECT bond FROM tickets")
+    bond = orjson.loads(it.store.vault.open(sealed, ticket_id, "bond"))
+    assert bond.pop("tenant") == "acme"
+    sql(file, "UPDATE tickets SET bond = ?", it.store.vault.seal(orjson.dumps(bond), ticket_id, "bond"))
+    assert "tenant" not in (await it.desk.show(BOB, ticket_id))["requester"]
+    assert (await it.claimed(effect(tenant="acme"))).ticket_id == ticket_id
 
 
 @contextmanager

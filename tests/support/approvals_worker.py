@@ -11,13 +11,21 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from approvals.filed import Filed
 from approvals.ledger import Ledger
-from approvals.ticket import Claimed, Origin, Run
+from approvals.ticket import Claimed, Held, Origin, Run
 from tests.support.approvals import TERMS, Bench, bench, effect
+
+ANSWERS = effect({"amount": 100, "sure": True})
+"""What the answers of a leg of `effect()` are to the desk, where they need an approval of their own."""
+FATAL = {
+    "before_commit": "go_on",
+    "before_commit_of_both": "claim",
+}
+"""Points that lie in a transaction: the method of the ledger after which there is no more."""
 
 
 def say(**what: Any) -> None:
@@ -59,17 +67,8 @@ async def race(it: Bench, calls: int) -> None:
 
 async def crash(it: Bench, point: str) -> None:
     """Use the approval of `effect()` and die at this point of it."""
-    claim = Ledger.claim
-
-    async def claim_and_die(
-        self: Ledger, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float
-    ) -> bool:
-        assert await claim(self, filed, use_id, owner, now=now, lease_until=lease_until)
-        die()
-        return False
-
     if point == "before_commit":
-        Ledger.claim = claim_and_die  # type: ignore[method-assign]
+        die_in("claim")
     use = await it.claimed()
     if point == "after_commit":
         die()
@@ -80,22 +79,35 @@ async def crash(it: Bench, point: str) -> None:
     die()
 
 
-async def crash_on_a_leg(it: Bench, point: str, use: Claimed) -> None:
-    """Go on with this use of `effect()`, which waits, and die at this point of it."""
-    go_on = Ledger.go_on
+def die_in(method: str) -> None:
+    """Die in the transaction, when this method of the ledger has done its work."""
+    whole: Callable[..., Awaitable[bool]] = getattr(Ledger, method)
 
-    async def go_on_and_die(
-        self: Ledger, filed: Filed, use: Claimed, owner: str, *, now: float, lease_until: float
-    ) -> bool:
-        assert await go_on(self, filed, use, owner, now=now, lease_until=lease_until)
+    async def mortal(*arguments: Any, **options: Any) -> bool:
+        assert await whole(*arguments, **options)
         die()
         return False
 
-    if point == "before_commit":
-        Ledger.go_on = go_on_and_die  # type: ignore[method-assign]
-    settled = await it.desk.go_on(effect(), Origin(use, TERMS), claims={})
-    assert isinstance(settled, Claimed)
+    setattr(Ledger, method, mortal)
+
+
+async def crash_on_a_leg(it: Bench, point: str, use: Claimed, *, has_answers: bool) -> None:
+    """Go on with this use of `effect()`, which waits, and die at this point of it.
+
+    With answers that were approved their use is taken as well, after the leg.
+    """
+    if point in FATAL:
+        die_in(FATAL[point])
+    if has_answers:
+        settled: Claimed | Held = await it.settle(ANSWERS, origin=Origin(use, TERMS))
+    else:
+        settled = await it.desk.go_on(effect(), Origin(use, TERMS), claims={})
+    assert isinstance(settled, Claimed), settled
+    assert (settled.answers is not None) is has_answers
     if point == "after_commit":
+        die()
+    if point == "given_back":
+        await it.desk.restore(settled)
         die()
     await it.desk.sent(settled)
     if point == "sent":
@@ -129,7 +141,7 @@ async def main(mode: str, file: str, owner: str, *more: str) -> None:
         elif mode == "crash":
             await crash(it, more[0])
         elif mode == "crash_on_a_leg":
-            await crash_on_a_leg(it, more[0], Claimed(more[1], more[2], 1))
+            await crash_on_a_leg(it, more[0], Claimed(more[1], more[2], 1), has_answers=more[3] == "answers")
         else:
             await toil(it, int(more[0]), Path(more[1]))
 

@@ -21,6 +21,8 @@ SEAMS = {
     # step: (module, class, method, whether the worker dies before or after that method's work)
     "before the use is consumed": ("approvals.desk", "Desk", "settle", "before"),
     "after the use is consumed": ("approvals.desk", "Desk", "settle", "after"),
+    "before the leg is taken": ("approvals.desk", "Desk", "go_on", "before"),
+    "after the leg is taken": ("approvals.desk", "Desk", "go_on", "after"),
     "after the decision is durable": ("gateway.pipeline", "Corridor", "commit", "after"),
     "after the use is marked as sent": ("approvals.desk", "Desk", "sent", "after"),
     "after the answer's head": ("gateway.upstream.http", "HttpUpstream", "forward", "after"),
