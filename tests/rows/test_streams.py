@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from tests.contract.sse import whatwg
 from tests.rows.conftest import furnish, opened, served, settings_of
 from tests.rows.proof import passes
-from tests.rows.stage import House, Server, Stage, listed
-from tests.support.http_raw import Answer
+from tests.rows.stage import PATIENCE_S, House, Server, Stage, listed
+from tests.support.http_raw import Answer, RawClient
 from tests.support.stack import Stack, body
 from tests.support.upstream import SSE_HEAD, Exchange, Script, chunk
 
@@ -149,6 +150,40 @@ def test_a_subscription_hears_of_what_it_asked_for(house: House) -> None:
     assert messages(answer) == [acknowledged(), TOOLS, UPDATED, FAREWELL]
     records = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
     assert records[1]["outcome"] == "executed"
+
+
+def test_a_client_that_leaves_a_subscription_lets_its_server_go(house: House) -> None:
+    """UPS-09: the server's side sees the close within 1 s, and the record says `cancelled`."""
+    left: list[float] = []
+
+    async def hold(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(written(acknowledged())))
+        await exchange.gone(20)
+        left.append(time.monotonic())
+
+    with house.behind["plain"][0].playing(hold):
+        with RawClient(house.address, 30) as client:
+            head = client.send(house.good(LISTEN).encode()).read_head()
+            assert b"acknowledged" in client.read_chunk()
+        closed = time.monotonic()
+        records = house.await_records(head.values("ostiary-decision")[0], "decision", "outcome")
+        while not left:
+            assert time.monotonic() < closed + PATIENCE_S
+            time.sleep(0.01)
+    assert left[0] - closed < 1
+    assert records[1]["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("uri", ["file:///etc/passwd", "file:///srv/../etc/passwd", "file:///srv/%2e%2e/x", "x"])
+@pytest.mark.parametrize("beside", [[], [MINE]], ids=["alone", "beside one's own"])
+def test_nobody_subscribes_to_what_is_out_of_reach(house: House, uri: str, beside: list[str]) -> None:
+    """The server's prefixes hold for `resourceSubscriptions`: one that lies elsewhere spoils the subscription."""
+    answered(house, LISTEN, written(acknowledged(), FAREWELL))
+    message = body("subscriptions/listen", {"notifications": {"resourceSubscriptions": [*beside, uri]}}, 7)
+    before = len(house.forwarded())
+    answer = house.ask(house.good(message))
+    assert (answer.status, answer.json()["error"]["code"], answer.json()["id"]) == (403, 40302, 7)
+    assert len(house.forwarded()) == before
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -47,6 +47,9 @@ def rpc(request_id: Any, **members: Any) -> dict[str, Any]:
 
 DONE = {"resultType": "complete", "content": []}
 POISON = "planted-in-a-wrong-answer"
+RAW = POISON.encode()
+QUESTION = {"method": "elicitation/create", "params": {"message": POISON, "requestedSchema": {"type": "object"}}}
+ASKS = {"resultType": "input_required", "inputRequests": {"q": QUESTION}}
 
 
 async def _reset(exchange: Exchange) -> None:
@@ -85,6 +88,12 @@ ANSWERS: dict[str, tuple[Script, Refusal]] = {
     "a result type from nowhere": (body(lambda i: rpc(i, result={"resultType": "else", "x": POISON})), INVALID),
     "a task": (body(lambda i: rpc(i, result={"resultType": "task", "task": {"taskId": POISON}})), INVALID),
     "input_required with nothing": (body(lambda i: rpc(i, result={"resultType": "input_required"})), INVALID),
+    "input that this caller can't give": (body(lambda i: rpc(i, result=ASKS)), INVALID),
+    "two ids": (whole(lambda e: http(200, b'{"id":8,' + result_of(e.id, x=POISON)[1:])), INVALID),
+    "two results": (whole(lambda e: http(200, result_of(e.id)[:-1] + b',"result":{"x":"%s"}}' % RAW)), INVALID),
+    "a result under a second name": (body(lambda i: rpc(i, result=DONE, Result={"x": POISON})), INVALID),
+    "NaN": (whole(lambda e: http(200, result_of(e.id, x=POISON)[:-2] + b',"y":NaN}}')), INVALID),
+    "half a character": (whole(lambda e: http(200, result_of(e.id, x=POISON)[:-2] + b',"y":"\\ud800"}}')), INVALID),
     "the gateway's own code": (body(lambda i: rpc(i, error={"code": 40303, "message": POISON})), INVALID),
     "a code that is forbidden": (body(lambda i: rpc(i, error={"code": -32042, "message": POISON})), INVALID),
     "two answers": (whole(lambda e: http(200, result_of(e.id) + result_of(e.id, x=POISON))), INVALID),
@@ -142,14 +151,20 @@ def test_a_broken_answer_is_the_gateways_error_and_the_call_is_sent_once(house: 
     passes(house, ask)
 
 
-def test_an_error_of_the_servers_own_is_passed_on(house: House) -> None:
-    """A JSON-RPC error with the caller's id is an answer: status, code and text are the server's."""
-    error = {"code": -32602, "message": "no such path", "data": {"path": "x"}}
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32602, "message": "no such path", "data": {"path": "x"}},
+        {"code": -32021, "message": "ask", "data": {"requiredCapabilities": {"elicitation": {"url": {}}}}},
+    ],
+)
+def test_an_error_of_the_servers_own_is_passed_on(house: House, error: dict[str, Any]) -> None:
+    """A JSON-RPC error with the caller's id is an answer: status, code, text and data are the server's."""
     with house.behind["odd"][0].playing(whole(lambda e: http(400, orjson.dumps(rpc(e.id, error=error))))):
         answer = house.ask(house.good(server="odd"))
     assert (answer.status, answer.json()["error"]) == (400, error)
     records = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
-    assert (records[1]["outcome"], records[1]["code"]) == ("rpc_error", -32602)
+    assert (records[1]["outcome"], records[1]["code"]) == ("rpc_error", error["code"])
 
 
 def test_a_tool_that_says_that_it_failed_is_passed_on(house: House) -> None:
