@@ -1,4 +1,4 @@
-"""Servers that break, lie or dawdle, streams, cancellation, input that is asked for (rows UPS-02, 03, 08, 09)."""
+"""Servers that break, lie or dawdle, streams, cancellation, input that is asked for (rows UPS-02, 03, 05, 08, 09)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from gateway.contract.refusals import Refusal
+from tests.contract.sse import whatwg
 from tests.rows.asking import tool
 from tests.rows.proof import passes, refused
 from tests.rows.stage import House, is_own, listing
@@ -300,6 +301,62 @@ def test_a_stream_that_breaks_ends_in_an_error_with_the_callers_id(house: House,
     assert records[1]["outcome"] == "unknown"
     assert records[1]["reasons"][0] in {"upstream_invalid", "upstream_timeout", "upstream_unreachable"}
     passes(house)
+
+
+NOTE = b'{"jsonrpc":"2.0","method":"com.example/notifications/note"}'
+ODD: dict[str, bytes] = {
+    "lines": b"data: " + NOTE + b"\n\n",
+    "carriage returns": b"data: " + NOTE + b"\r\r",
+    "both": b"data:" + NOTE + b"\r\n\r\n",
+    "a field's end in its value": b"event: mess\rage\ndata: " + NOTE + b"\n\n",
+    "an id and a type cut by a return": b"event: x\rid: y\rdata: " + NOTE + b"\n\n",
+    "an id with a NUL": b"id: a\0b\ndata: " + NOTE + b"\n\n",
+    "many lines": b"data: {\rdata: " + NOTE[1:] + b"\r\n\r",
+    "marks inside": "data: {}\n\n".format(
+        '{"jsonrpc":"2.0","method":"com.example/notifications/note","params":{"x":"\u2028\ufeff\u0085\u000b"}}'
+    ).encode().replace(b"\x0b", b"\\u000b"),
+    "a time to retry": b"retry: 1\ndata: " + NOTE + b"\n\n",
+    "no data": b"event: message\nid: 7\n\n:\n\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dripping", [False, True], ids=["at once", "in bytes"])
+def test_the_client_reads_the_events_that_the_server_sent(house: House, dripping: bool) -> None:
+    """UPS-05: whatever ends the lines and wherever they are cut, a WHATWG parser finds the same events in both."""
+    sent: list[bytes] = []
+
+    async def script(exchange: Exchange) -> None:
+        last = b"data: " + orjson.dumps(rpc(exchange.id, result=DONE)) + b"\n\n"
+        sent.append(b"\xef\xbb\xbf" + b"".join(ODD.values()) + last)
+        await exchange.send(SSE_HEAD)
+        pieces = [bytes((byte,)) for byte in sent[0]] if dripping else [sent[0]]
+        for piece in pieces:
+            await exchange.send(chunk(piece))
+        await exchange.send(chunk(b""))
+
+    with house.behind["odd"][0].playing(script):
+        answer = house.ask(house.good(server="odd"))
+    assert whatwg(answer.body) == whatwg(sent[0])
+    assert len(whatwg(answer.body)) == len(ODD)  # one of them is no event, and the response is one
+    assert "result" in json.loads(whatwg(answer.body)[-1][1])
+
+
+def test_only_log_messages_that_were_asked_for_reach_the_caller(house: House) -> None:
+    """MCP 2026-07-28, logging: a request names a level or gets none; the call itself is not harmed."""
+
+    def log(level: str) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": level, "data": "x"}}
+
+    logs = [log("debug"), log("warning"), log("alert")]
+    with house.behind["odd"][0].playing(_stream(*[lambda _, one=one: event(one) for one in logs], _last)):
+        quiet, loud = tool("read", path="a"), tool("read", path="a")
+        loud["params"]["_meta"]["io.modelcontextprotocol/logLevel"] = "warning"
+        assert events(house.ask(house.good(quiet, "odd")).body) == [PROGRESS, rpc(7, result=DONE)]
+        assert events(house.ask(house.good(loud, "odd")).body) == [PROGRESS, *logs[1:], rpc(7, result=DONE)]
+
+
+def _last(request_id: Any) -> bytes:
+    return event(rpc(request_id, result=DONE))
 
 
 def test_nothing_is_delivered_after_the_response(house: House) -> None:
