@@ -33,6 +33,10 @@ FAULT_GRACE_S: Final = 5.0
 """How long the edge may take to notice a body's fault before the connection is cut."""
 
 
+READ_BYTES: Final = 65_536
+"""What a client has to take of a waiting answer in `stall_s`, or it counts as one that does not read."""
+
+
 class EarlyBytes(Exception):  # noqa: N818 - what they are
     """The parser came upon a second message in what it was fed: bytes behind a chunked body."""
 
@@ -89,6 +93,7 @@ class Connection(HttpToolsProtocol):
         self.phase = AWAITING_HEAD
         self.deadline = self.loop.time() + self.limits.head_s
         self.stall_deadline = math.inf
+        self._left_unread = 0  # when the client's time to read was last set
         self.task: asyncio.Task[Any] | None = None
         self.guest: asyncio.Task[Any] | None = None
         self.fault: Refused | None = None
@@ -140,8 +145,12 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read: what is written waits, but not for ever."""
-        self.stall_deadline = self.loop.time() + self.limits.stall_s
+        self._await_reading()
         super().pause_writing()
+
+    def _await_reading(self) -> None:
+        self.stall_deadline = self.loop.time() + self.limits.stall_s
+        self._left_unread = self.unread_bytes
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -158,7 +167,11 @@ class Connection(HttpToolsProtocol):
         self._transport.abort()
 
     def overdue(self, now: float) -> None:
-        """A deadline has passed."""
+        """A deadline has passed. Who reads slowly, but reads, gets more time: a large answer and a thin line."""
+        if self.stall_deadline <= now and self._left_unread - self.unread_bytes >= READ_BYTES:
+            self._await_reading()
+            if self.deadline > now:
+                return
         if self.phase == PARTING or self.stall_deadline <= now or self.fault is not None:
             self._transport.abort()
         elif self.phase == AWAITING_BODY:

@@ -174,6 +174,25 @@ def test_a_client_that_never_reads_is_cut_off() -> None:
         wait_until(lambda: bool(ended))
 
 
+def test_a_client_that_reads_slowly_gets_all_of_a_large_answer() -> None:
+    """Who reads on, however thin the line, is not cut for the size of the answer: it ran, and is all that tells."""
+    size = 24_000_000
+
+    async def script(_: Received, __: bytes) -> Reply:
+        return Reply(200, ((b"content-type", b"application/json"),), b"x" * size)
+
+    takes_s = 6.0  # a kernel asks for more in pieces of a megabyte or so
+    limits = dataclasses.replace(LIMITS, stall_s=takes_s / 3, idle_s=60.0)
+    with open_door(limits, StubCorridor(script)) as door, RawClient(door.address, 30) as client:
+        client.send(post())
+        began, got = time.monotonic(), 0
+        while got < size:
+            piece = client.socket.recv(1 << 18)
+            assert piece, f"cut after {got} bytes"
+            got += len(piece)
+            time.sleep(max(0.0, began + takes_s * got / size - time.monotonic()))
+
+
 @pytest.mark.parametrize("bounded", [False, True])
 def test_what_all_slow_readers_hold_is_bounded(bounded: bool) -> None:
     """OPS-03: answers that nobody reads cost a bounded memory in all; who has read nothing for longest is cut."""
