@@ -25,9 +25,10 @@ class DoorLimits:
 
     `head_s` runs from the connection, or from the first byte of a further head, to the head's end; `body_s` from
     there to the last byte of the body; `idle_s` is a kept-alive connection's rest. `quiet_s` is the silence on an
-    event stream after which a comment is sent, `stall_s` how long a client may leave the answer (but 64 KiB) unread, `linger_s`
-    how long the unread rest of a refused request is thrown away so that the refusal can be read. `connections` is
-    per worker, and so is `unread_bytes`: what all clients together may leave unread before the slowest are cut.
+    event stream after which a comment is sent, `stall_s` how long a client may leave the answer unread (taking less
+    than 64 KiB of it), `linger_s` how long the unread rest of a refused request is thrown away so that the refusal
+    can be read. `connections` is per worker, and so is `unread_bytes`: what all clients together may leave unread
+    before the slowest are cut.
     """
 
     head_bytes: int = 65_536
