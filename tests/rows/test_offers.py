@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.contract.sse import whatwg
 from tests.rows.conftest import furnish, opened, served, settings_of
 from tests.rows.stage import House, Server, Stage
 from tests.support.http_raw import Answer
 from tests.support.stack import ISSUER, Stack, body
-from tests.support.upstream import Exchange, http, result_of
+from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
 
 TENANTS = [f"tenant-{number:02}" for number in range(20)]
 TOOLS = [f"tool-{letter}" for letter in "hgfedcba"]
@@ -177,6 +178,26 @@ def test_completed_is_what_is_listed(house: House, kind: str) -> None:
             assert (answer.status == 200) == (name in caller.listed(kind))
             told_of.append(answer.status == 200)
     assert set(told_of) == {True, False}
+
+
+@pytest.mark.parametrize("kind", list(LISTS))
+def test_a_list_on_a_stream_shows_what_any_list_shows(house: House, kind: str) -> None:
+    """AZ-05, G8: an event stream is no way round policy, reach or contracts, whatever is listed."""
+    server, (method, member, key) = house.behind["plain"][0], LISTS[kind]
+
+    async def stream(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: " + server.result(exchange) + b"\n\n") + chunk(b""))
+
+    for tenant in TENANTS[:6]:
+        caller = Principal(house, tenant)
+        listed = caller.listed(kind)
+        with server.playing(stream):
+            answer = caller.ask(method)
+        assert answer.values("content-type") == ["text/event-stream"]
+        ((_, text, _),) = whatwg(answer.body)
+        result = json.loads(text)["result"]
+        assert ([item[key] for item in result[member]], result["cacheScope"]) == (listed, "private")
+        assert not [name for name in OFFERED[kind] if name not in listed and f'"{name}"' in text]
 
 
 def test_the_same_bytes_twice(house: House) -> None:

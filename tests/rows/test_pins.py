@@ -124,6 +124,8 @@ def test_a_changed_definition_is_quarantined_until_somebody_accepts_it(pinned: H
     told = [facts for facts in told if facts["server"] == "plain" and facts.get("changed") == [["read", *digests]]]
     assert len(told) == 1
     assert 'ostiary_pins_deviations_total{server="plain",state="changed"}' in pinned.metrics()
+    lines = [line for line in pinned.stack.log().splitlines() if '"definitions_deviate"' in line]
+    assert [line for line in lines if '"plain"' in line and digests[1] in line]
     end = time.monotonic() + PATIENCE_S
     while 'ostiary_tools_quarantined{server="plain"} 1.0' not in pinned.metrics():
         assert time.monotonic() < end  # workers say once a second how they are
