@@ -1,4 +1,4 @@
-"""Two workers over two replicas: every call may land anywhere, and an approval runs once (must-show 5, APR-02)."""
+"""Two workers, two replicas: every call may land anywhere, an approval runs once (must-show 5, APR-02, APR-09)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.rows.asking import Ask, tool
 from tests.rows.conftest import DATA, furnish, offered, opened, served, settings_of
 from tests.rows.stage import House, Server, Stage, at_once
+from tests.rows.test_upstream import asking_first, eliciting
 from tests.support.http_raw import Answer, RawClient
 from tests.support.stack import Stack
 
@@ -101,6 +102,25 @@ def test_a_hundred_uses_of_one_approval_are_one_call(pair: House, round_: int) -
     tickets = pair.api("GET", "?limit=100").json()["tickets"]
     same = [one for one in tickets if one["arguments"] == {"race": round_}]
     assert len(same) <= 2, "the losers share one new ticket at most"
+
+
+def test_a_hundred_answers_to_one_question_are_one_leg(pair: House) -> None:
+    """APR-02, APR-09: over two workers one continuation of an approved call reaches a server; each other gets 403 in
+    less than a second, and one `complete` result is all that the approval gives."""
+    message = eliciting("write", arguments={"asked": "once"})
+    ticket = pair.approved("plain", message)
+    with pair.behind["plain"][0].playing(asking_first), pair.behind["plain"][1].playing(asking_first):
+        question = pair.call("plain", message).json()["result"]
+        answer = {"name": {"action": "accept", "content": {}}}
+        again = {**message["params"], "requestState": question["requestState"], "inputResponses": answer}
+        before = len(pair.forwarded())
+        answers = posts(pair, {**message, "params": again}, 100)
+    assert Counter(one.status for one, _ in answers) == {200: 1, 403: 99}
+    assert len(pair.forwarded()) == before + 1
+    assert {one.json()["error"]["code"] for one, _ in answers if one.status == 403} == {40304}
+    assert max(seconds for one, seconds in answers if one.status == 403) < 1.0
+    shown = pair.api("GET", f"/{ticket}").json()
+    assert (shown["state"], [run["state"] for run in shown["runs"]]) == ("used", ["executed"])
 
 
 def test_tickets_are_one_store_for_all_workers(pair: House) -> None:
