@@ -456,6 +456,17 @@ async def test_what_was_seen_waiting_may_have_moved_on(
     assert taken is (meanwhile is None)
 
 
+@pytest.mark.parametrize("older", [0, 1])
+async def test_a_leg_is_taken_by_what_stands_of_its_ticket(it: Bench, older: int) -> None:
+    """What was weighed is what is taken: a ticket that was written to since then is looked at again."""
+    use = await waiting(it)
+    seen = await it.store.read(lambda ledger: ledger.holding(use.use_id, decided=True))
+    assert seen is not None
+    seen, now = replace(seen, version=seen.version - older), it.clock.now
+    taken = await it.store.write(lambda ledger: ledger.go_on(seen, use, "other", now=now, lease_until=now + 300))
+    assert taken is (not older)
+
+
 @pytest.mark.parametrize("is_sent", [False, True])
 async def test_a_late_word_about_an_earlier_leg_moves_nothing(it: Bench, is_sent: bool) -> None:
     """Whoever held a leg that has passed can neither end, send nor give back the one that runs now."""

@@ -236,38 +236,42 @@ async def test_killed_twenty_times_at_each_point_of_a_leg(
         await die(folder, point)
 
 
-async def kill_at_random(folder: Path, deaths: int, effects: int) -> None:
+async def kill_at_random(folder: Path, deaths: int, effects: int, legs: int) -> None:
     file, log = folder / "approvals.db", folder / "executed"
     async with bench(file, clock=time.time, tickets_per_hour=10**6) as it:
         tickets = [await it.approved(effect({"number": number})) for number in range(effects)]
         for number in range(deaths + 1):
-            with worker("toil", file, "worker", effects, log) as child:
+            with worker("toil", file, "worker", effects, log, legs) as child:
                 assert child.hear() == {"ready": True}
                 if number < deaths:
                     time.sleep(random.random() * 0.15)  # noqa: ASYNC251 - nothing else runs here
                     child.process.kill()
                 else:
                     assert child.hear() == {"done": True}
-        executed = Counter(log.read_text().split())
+        executed = Counter(
+            (int(number), int(leg)) for number, leg, *_ in map(str.split, log.read_text().splitlines())
+        )
         runs = [(await it.desk.show(BOB, ticket_id))["runs"] for ticket_id in tickets]
     assert executed
     assert set(executed.values()) == {1}
     for number, ran in enumerate(runs):
         assert len(ran) == 1
         assert ran[0]["state"] == "executed" or ran[0]["state"] == "unknown"
-        assert ran[0]["state"] == "unknown" or executed[str(number)] == 1
+        assert ran[0]["state"] == "unknown" or all(executed[number, leg] == 1 for leg in range(legs))
 
 
-async def test_killed_anywhere_nothing_runs_twice(tmp_path: Path) -> None:
-    """Whenever the process dies and starts again: at most one execution per approval, and none lost in silence."""
-    await kill_at_random(tmp_path, deaths=4, effects=25)
+@pytest.mark.parametrize("legs", [1, 2])
+async def test_killed_anywhere_nothing_runs_twice(tmp_path: Path, legs: int) -> None:
+    """Whenever the process dies and starts again: at most one execution of each leg, none lost in silence."""
+    await kill_at_random(tmp_path, deaths=4, effects=25, legs=legs)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_killed_anywhere_a_hundred_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("legs", [1, 2])
+async def test_killed_anywhere_a_hundred_times(tmp_path: Path, legs: int) -> None:
     """The same, with a hundred deaths."""
     for number in range(10):
         folder = tmp_path / str(number)
         folder.mkdir()
-        await kill_at_random(folder, deaths=10, effects=60)
+        await kill_at_random(folder, deaths=10, effects=60, legs=legs)

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,20 +117,37 @@ async def crash_on_a_leg(it: Bench, point: str, use: Claimed, *, has_answers: bo
     die()
 
 
-async def toil(it: Bench, effects: int, log: Path) -> None:
-    """Reconcile, then run each of the approved effects that can be run; an execution is a durable line in `log`."""
+def note(log: Path, number: int, leg: int, use: Claimed) -> None:
+    """An execution as a durable line: the effect's number, the leg, and the use as its client would know it."""
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, f"{number} {leg} {use.ticket_id} {use.use_id}\n".encode())
+    os.fsync(handle)
+    os.close(handle)
+
+
+def noted(log: Path) -> dict[int, Claimed]:
+    """What earlier processes began, by the effect's number."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return {int(number): Claimed(ticket_id, use_id) for number, _, ticket_id, use_id in map(str.split, lines)}
+
+
+async def toil(it: Bench, effects: int, log: Path, legs: int) -> None:
+    """Reconcile, then run each leg of the approved effects that can be run; each execution is noted in `log`."""
     await it.desk.reconcile("worker")
+    known = noted(log)
     say(ready=True)
     for number in range(effects):
-        settled = await it.settle(effect({"number": number}))
-        if not isinstance(settled, Claimed):
-            continue
-        await it.desk.sent(settled)
-        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, f"{number}\n".encode())
-        os.fsync(handle)
-        os.close(handle)
-        await it.desk.finish(settled, Run.EXECUTED)
+        asked = effect({"number": number})
+        settled = await it.settle(asked)
+        for leg in range(legs):
+            if leg and number in known:
+                settled = await it.desk.go_on(asked, Origin(replace(known[number], leg=leg), TERMS), claims={})
+            if not isinstance(settled, Claimed):
+                continue
+            await it.desk.sent(settled)
+            note(log, number, leg, settled)
+            known[number] = settled
+            await it.desk.finish(settled, Run.WAITING if leg + 1 < legs else Run.EXECUTED)
     say(done=True)
 
 
@@ -143,7 +161,7 @@ async def main(mode: str, file: str, owner: str, *more: str) -> None:
         elif mode == "crash_on_a_leg":
             await crash_on_a_leg(it, more[0], Claimed(more[1], more[2], 1), has_answers=more[3] == "answers")
         else:
-            await toil(it, int(more[0]), Path(more[1]))
+            await toil(it, int(more[0]), Path(more[1]), int(more[2]))
 
 
 if __name__ == "__main__":
