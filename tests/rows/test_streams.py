@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tests.contract.sse import whatwg
+from tests.rows.asking import tool, version_of
 from tests.rows.conftest import furnish, opened, served, settings_of
 from tests.rows.proof import passes
 from tests.rows.stage import PATIENCE_S, House, Server, Stage, listed
@@ -23,6 +24,8 @@ DATA = {
     "resources": {"file:///srv/": {}},
 }
 POISON = "planted-in-a-wrong-stream"
+LOGGED = tool("read")
+version_of(LOGGED)["io.modelcontextprotocol/logLevel"] = "debug"
 MINE, NAMED = "file:///srv/mine", "io.modelcontextprotocol/subscriptionId"
 LISTEN = body(
     "subscriptions/listen", {"notifications": {"toolsListChanged": True, "resourceSubscriptions": [MINE]}}, 7
@@ -51,7 +54,7 @@ def playing(stream: bytes, size: int) -> Script:
     return script
 
 
-def answered(house: House, message: dict[str, Any] | None, stream: bytes, size: int = 1 << 20) -> Answer:
+def answered(house: House, message: dict[str, Any], stream: bytes, size: int = 1 << 20) -> Answer:
     """What a client gets whose server writes that stream."""
     with house.behind["plain"][0].playing(playing(stream, size)):
         answer = house.ask(house.good(message))
@@ -100,7 +103,7 @@ INJECTED: dict[str, bytes] = {
 def test_a_client_reads_the_events_that_its_server_wrote(house: House, name: str, size: int) -> None:
     """UPS-05: what a WHATWG parser gets from the gateway is what it gets from the server, and no event more."""
     stream = INJECTED[name]
-    answer = answered(house, None, stream, size)
+    answer = answered(house, LOGGED, stream, size)
     assert whatwg(answer.body) == whatwg(stream)
     assert messages(answer)[-1] == DONE if name != "an empty event" else whatwg(answer.body)[-1][1]
     assert not [one for _, one, _ in whatwg(answer.body) if f'"x":"{POISON}"' in one]
