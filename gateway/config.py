@@ -314,6 +314,8 @@ class Settings(BaseSettings):
     def _agree(self) -> Self:
         if urlsplit(self.public_url).path not in {"", "/"}:
             raise ValueError("public_url: must have no path")
+        if self.listen.port and (self.listen.host, self.listen.port) == (self.admin.host, self.admin.port):
+            raise ValueError("admin.port: is that of listen already")
         known = {issuer.issuer for issuer in self.identity.issuers}
         paths: dict[str, str] = {}
         resources: dict[str, str] = {self.approvals_resource: "approvals"}

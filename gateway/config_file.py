@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource, SettingsError
 
 from gateway.config import ConfigError, Settings
 
@@ -58,7 +59,14 @@ def _check_environment() -> None:
             raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
 
 
-WORDS = {"extra_forbidden": "there is no such setting", "missing": "is required"}
+WORDS = {
+    "extra_forbidden": "there is no such setting",
+    "missing": "is required",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "too_short": "must not be empty",
+}
 """Kinds of mistakes that are said better than pydantic says them."""
 
 
@@ -75,6 +83,18 @@ def _mistakes(error: ValidationError) -> Iterator[str]:
         yield f"{'.'.join(map(str, at)) or 'configuration'}: {words}"
 
 
+def _not_json() -> Iterator[str]:
+    """The variables whose text is no JSON although their setting is a list or a map."""
+    environment = EnvSettingsSource(Settings)
+    for name, text in environment.env_vars.items():
+        one = EnvSettingsSource(Settings)
+        one.env_vars = {name: text}
+        try:
+            one()
+        except SettingsError:
+            yield f"the environment variable {name.upper()}: lists and maps are written as JSON there"
+
+
 def load_settings(file: Path) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
     _check_environment()
@@ -88,6 +108,8 @@ def load_settings(file: Path) -> Settings:
         raise ConfigError(f"{file}: must be a mapping of settings")
     try:
         settings = Settings(**document)
+    except SettingsError as error:
+        raise ConfigError("\n".join(_not_json())) from error
     except ValidationError as error:
         raise ConfigError("\n".join(f"{file}: {line}" for line in _mistakes(error))) from error
     return _anchor(settings, file.resolve().parent)

@@ -81,6 +81,28 @@ def test_a_misspelt_variable_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         load(tmp_path, document())
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "good"),
+    [
+        ("OSTIARY_SERVERS__readonly__SCOPES", "mcp:use", '["mcp:use"]'),
+        ("OSTIARY_ALLOWED_HOSTS", "mcp.internal:8080", '["mcp.internal:8080"]'),
+        ("OSTIARY_IDENTITY__SCOPE_IMPLIES", "a=b", '{"a": ["b"]}'),
+        ("OSTIARY_IDENTITY__ISSUERS", "s3cr3t-canary", '[{"issuer": "https://i"}]'),
+    ],
+)
+def test_a_list_in_a_variable_that_is_no_json_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, good: str
+) -> None:
+    """Whoever writes a list as plain text reads which variable it is and what is wanted, and never its value."""
+    monkeypatch.setenv("OSTIARY_LISTEN__HOST", "0.0.0.0")
+    monkeypatch.setenv(name, good)
+    load(tmp_path, document())
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, document())
+    assert str(caught.value) == f"the environment variable {name.upper()}: lists and maps are written as JSON there"
+
+
 WRONG: list[tuple[str, Any, str]] = [
     ("public_url", "http://mcp.example.com", "public_url"),
     ("public_url", "https://mcp.example.com/base", "public_url"),
@@ -112,6 +134,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("limits", {"body_byte": 1}, "limits.body_byte"),
     ("listen", {"port": 70000}, "listen.port"),
     ("policy", {"path": "./b", "engine": "none"}, "policy.engine"),
+    ("listen", {"port": 9090}, "admin.port: is that of listen"),
+    ("servers", {"a": {"path": "/a", "replicas": "http://h/"}}, "servers.a.replicas: must be a list"),
+    ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "scopes": "x"}}, "servers.a.scopes: must be a list"),
+    ("servers", [], "servers: must be a mapping"),
+    ("audit", "./audit.jsonl", "audit: must be a mapping"),
 ]
 
 
@@ -134,7 +161,7 @@ def test_a_mistake_is_said_once_and_in_words(tmp_path: Path) -> None:
         ["servers.a.replicas", "is required"],
         ["servers.a.replica", "there is no such setting"],
     ]
-    with pytest.raises(ConfigError, match=r"identity\.issuers: Tuple should have at least 1 item"):
+    with pytest.raises(ConfigError, match=r"identity\.issuers: must not be empty$"):
         load(tmp_path, {**document(), "identity": {"issuers": []}})
 
 
