@@ -22,7 +22,7 @@ import orjson
 
 from approvals.acts import ACTS, METHODS
 from approvals.approvers import Person, local_person
-from approvals.printing import as_json, line, plain, sheet
+from approvals.printing import as_json, line, paragraph, plain, sheet
 from approvals.ticket import ActInvalid, MovedOn, NotAllowed, State, StoreUnavailable, TicketUnknown
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Asking:
         try:
             return asyncio.run(asking)
         except Answered as fault:
-            told = as_json(fault.shown()) if self.json else plain(": ".join(fault.shown().values()))
+            told = as_json(fault.shown()) if self.json else paragraph(": ".join(fault.shown().values()))
             click.echo(told, err=not self.json)
             raise SystemExit(fault.code) from fault
 

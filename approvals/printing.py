@@ -18,6 +18,11 @@ def plain(text: str) -> str:
     )
 
 
+def paragraph(text: str) -> str:
+    """`plain`, but for line feeds: each goes on below, set in, where it can't be taken for a line of ours."""
+    return "\n  ".join(map(plain, text.split("\n")))
+
+
 def as_json(value: Any) -> str:
     """JSON in ASCII alone: safe in a terminal, and exact."""
     return json.dumps(value, indent=2, ensure_ascii=True)

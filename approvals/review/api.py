@@ -68,6 +68,7 @@ MESSAGES: Mapping[str, str] = {
     "not_your_request": "Only whoever asked may do this.",
     "not_found": "There is no such ticket.",
     "moved_on": "The ticket is no longer as it was; look at it again.",
+    "comment_required": "Say in a comment what you found out: it stands in the place of an outcome.",
     "unapprovable": "Nobody could approve this call under the policy's terms.",
     "too_many_tickets": "You opened too many tickets in the last hour.",
     "approvals_unavailable": "The approval store is not available; nothing was done. Try again.",

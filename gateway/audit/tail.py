@@ -69,10 +69,12 @@ def show(line: bytes, *, as_json: bool) -> str:
         text = line.decode("utf-8").removesuffix("\n")
         return text if text.isprintable() else orjson.dumps(_escape(record)).decode("utf-8")
     actor, reasons = record.get("actor"), record.get("reasons")
+    # What the policy would have said of a refused call is not how it ended: `--json` has it.
+    verdict = None if record.get("kind") == "refusal" else record.get("verdict")
     words = (
         record.get("time"),
         record.get("kind"),
-        record.get("outcome") or record.get("verdict") or record.get("transition") or record.get("act"),
+        record.get("outcome") or verdict or record.get("transition") or record.get("act"),
         actor.get("subject") if isinstance(actor, dict) else None,
         record.get("server"),
         record.get("method"),

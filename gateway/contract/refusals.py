@@ -53,7 +53,12 @@ class Refusal(Enum):
     HOST_FORBIDDEN = Row(403, INVALID_REQUEST, "The Host of the request is not one that is served here.")
     ORIGIN_FORBIDDEN = Row(403, INVALID_REQUEST, "The Origin of the request is not allowed.")
     TOKEN_MISSING = Row(401, 40101, "A bearer token is required.", challenge="")
-    TOKEN_INVALID = Row(401, 40102, "The bearer token was not accepted.", challenge="invalid_token")
+    TOKEN_INVALID = Row(
+        401,
+        40102,
+        "The bearer token was not accepted; get a new one for exactly this resource.",
+        challenge="invalid_token",
+    )
     KEYS_UNAVAILABLE = Row(503, 50301, "The issuer's keys are not available; try again.", retry_after_s=5)
     ACCEPT_UNSUPPORTED = Row(406, INVALID_REQUEST, "Accept must admit application/json and text/event-stream.")
     CONTENT_UNSUPPORTED = Row(
@@ -62,24 +67,37 @@ class Refusal(Enum):
     BODY_TOO_LARGE = Row(413, INVALID_REQUEST, "The request body is too large.", close=True)
     REQUEST_TIMEOUT = Row(408, INVALID_REQUEST, "The request did not arrive in time.", close=True)
     BODY_NOT_JSON = Row(400, PARSE_ERROR, "The body is not one strict JSON document.")
-    BODY_AMBIGUOUS = Row(400, INVALID_REQUEST, "The body has more than one reading.")
+    BODY_AMBIGUOUS = Row(
+        400, INVALID_REQUEST, "The body has more than one reading: a name is there twice, or nearly a reserved one."
+    )
     ENVELOPE_INVALID = Row(400, INVALID_REQUEST, "The body is not one JSON-RPC 2.0 request or notification.")
     PARAMS_INVALID = Row(400, INVALID_PARAMS, "The parameters do not have the form that the method needs.")
     SESSION_MISMATCH = Row(400, INVALID_REQUEST, "The request does not agree with its session.")
     SESSION_UNKNOWN = Row(404, INVALID_REQUEST, "The session is not known here or is over; begin with initialize.")
     HEADER_MISMATCH = Row(400, HEADER_MISMATCH, "A mirrored MCP header does not agree with the body.")
-    META_MISSING = Row(400, INVALID_PARAMS, "params._meta lacks what every request must carry.")
+    META_MISSING = Row(
+        400,
+        INVALID_PARAMS,
+        "params._meta must hold io.modelcontextprotocol/protocolVersion (a string) "
+        "and io.modelcontextprotocol/clientCapabilities (an object).",
+    )
     VERSION_UNSUPPORTED = Row(400, UNSUPPORTED_VERSION, "The protocol version is not supported.")
     METHOD_UNKNOWN = Row(404, METHOD_NOT_FOUND, "The method does not exist here.")
     CAPABILITY_MISSING = Row(400, MISSING_CAPABILITY, "The client lacks a capability that this needs.")
-    STATE_NOT_ACCEPTED = Row(400, INVALID_PARAMS, "The requestState was not accepted.")
+    STATE_NOT_ACCEPTED = Row(
+        400, INVALID_PARAMS, "The requestState was not accepted; start the call anew, without it."
+    )
     POLICY_UNAVAILABLE = Row(503, 50302, "The policy could not be asked; try again.", retry_after_s=1)
     SCOPE_INSUFFICIENT = Row(
         403, 40301, "The token lacks a scope that this operation needs.", challenge="insufficient_scope"
     )
     POLICY_DENIED = Row(403, 40302, "The policy does not allow this operation.")
     TASK_UNKNOWN = Row(400, INVALID_PARAMS, "There is no such task.")
-    TOOL_QUARANTINED = Row(403, 40305, "The tool's definition is new or has changed, and nobody has accepted it yet.")
+    TOOL_QUARANTINED = Row(
+        403,
+        40305,
+        "The tool's definition is new or has changed; whoever answers for the server has to accept it first.",
+    )
     ARGUMENTS_INVALID = Row(200, INVALID_PARAMS, "The arguments do not fit the tool's inputSchema.", result=True)
     RATE_LIMITED = Row(429, 42901, "Too many requests; try again later.", retry_after_s=60)
     APPROVAL_REQUIRED = Row(

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.contract.headers import CAPABILITIES_KEY, VERSION_KEY
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import accepted_reply, refusal_reply, result_reply, stream_headers
 from tests.contract.asking import SERVER
@@ -51,6 +52,23 @@ def test_every_refusal_has_its_reply(refusal: Refusal) -> None:
     assert (b"www-authenticate" in headers) == (row.challenge is not None)
     assert (status in {429, 503}) <= (b"retry-after" in headers)
     assert refusal_reply(Refused(refusal), request_id=1, server=None, decision_id=ID).close == row.close
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (Refusal.META_MISSING, (VERSION_KEY, CAPABILITIES_KEY)),
+        (Refusal.STATE_NOT_ACCEPTED, ("start the call anew",)),
+        (Refusal.TOKEN_INVALID, ("get a new one",)),
+        (Refusal.SESSION_UNKNOWN, ("begin with initialize",)),
+        (Refusal.APPROVAL_REQUIRED, ("repeat the identical call",)),
+        (Refusal.ACCEPT_UNSUPPORTED, ("application/json", "text/event-stream")),
+        (Refusal.CONTENT_UNSUPPORTED, ("application/json",)),
+    ],
+)
+def test_a_sentence_that_can_say_what_to_do_says_it(refusal: Refusal, words: tuple[str, ...]) -> None:
+    """Whoever has only the answer on the screen knows what to send next."""
+    assert all(word in refusal.value.sentence for word in words)
 
 
 @pytest.mark.parametrize(

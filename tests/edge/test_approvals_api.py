@@ -321,6 +321,13 @@ async def test_a_no_has_its_name(api: Api, who: str, verb: str, status: int, nam
     assert (reply.status_code, reply.json()["error"]) == (status, name)
 
 
+async def test_a_note_that_is_missing_is_asked_for_in_a_sentence(api: Api) -> None:
+    """Setting an unknown use aside needs a comment; the answer says which and what for."""
+    reply = await api("POST", f"/approvals/{await api.ticket()}/resolve", json={})
+    assert (reply.status_code, reply.json()["error"]) == (400, "comment_required")
+    assert "what you found out" in reply.json()["message"]
+
+
 async def test_nobody_is_turned_away_without_a_word_to_the_house(tmp_path: Path) -> None:
     """AUD-01: every refusal that this API makes by itself is told with who, what, which ticket, why."""
     told: list[TurnedAway] = []

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from approvals.approvers import local_person
 from approvals.commands import LocalDoor, approvals
 from approvals.desk import Desk
-from approvals.printing import plain
+from approvals.printing import paragraph, plain
 from approvals.ticket import StoreUnavailable
 from tests.support.approvals import BOB, Bench, bench, effect
 
@@ -249,6 +249,8 @@ WORDS: list[tuple[int, dict[str, Any], str]] = [
     (404, {"error": "not_found"}, "not_found"),
     (403, {"error": {"code": 40302, "message": "Not allowed.", "data": {"decisionId": "d1"}}},
      "40302: Not allowed. (decision d1)"),
+    (400, {"error": {"code": -32602, "message": "It does not fit.\n- lacks \x1b[2J\u202e."}},
+     "-32602: It does not fit.\n  - lacks \\u{1b}[2J\\u{202e}."),
     (503, {"error": {"code": 50301, "message": "No keys."}}, "50301: No keys."),
 ]  # fmt: skip
 
@@ -257,12 +259,15 @@ WORDS: list[tuple[int, dict[str, Any], str]] = [
 def test_a_refusal_is_told_in_the_gateways_words(
     gateway: tuple[type[Answering], str], status: int, body: dict[str, Any], told: str
 ) -> None:
-    """The stable name, the sentence, and the decision's id where the door refused: never a dump of the answer."""
+    """The stable name, the sentence, and the decision's id where the door refused: never a dump of the answer.
+
+    A sentence of several lines (what does not fit) is printed as such; what else could act on a terminal is not.
+    """
     handler, url = gateway
     handler.answer = (status, json.dumps(body).encode())
     assert CliRunner().invoke(approvals, ["list", "--url", url]).stderr.strip() == told
     heard = json.loads(CliRunner().invoke(approvals, ["list", "--url", url, "--json"]).output)
-    assert ": ".join(heard.values()) == told
+    assert paragraph(": ".join(heard.values())) == told
 
 
 def test_a_token_for_another_resource_is_told_which_one_is_needed(gateway: tuple[type[Answering], str]) -> None:

@@ -240,6 +240,19 @@ def test_tail_shows_the_last_records_of_all_writers(file: Path) -> None:
     assert run("tail", "--file", file.with_name("absent")).exit_code == 2
 
 
+def test_a_refusal_is_not_shown_beside_an_allow(file: Path) -> None:
+    """What the policy said of a call that another room refused is no end of it: only `--json` shows it."""
+    record = {**decision(), "verdict": "allow", "seq": 1, "prev": ZERO, "writer": 0, "time": "9"}
+    file.write_bytes(chain(ZERO, record)[1])
+    assert "allow" in run("tail", "-n", "1", "--file", file).output.split()
+    refused = {**record, "kind": "refusal", "status": 403, "reasons": ["tool_quarantined", "allowed"]}
+    file.write_bytes(chain(ZERO, refused)[1])
+    shown = run("tail", "-n", "1", "--file", file).output.split()
+    assert {"refusal", "403", "tool_quarantined,allowed"} <= set(shown)
+    assert "allow" not in shown
+    assert '"verdict":"allow"' in run("tail", "-n", "1", "--json", "--file", file).output
+
+
 def test_tail_escapes_what_was_forged(file: Path) -> None:
     """AUD-04: a forged line that holds control characters is shown escaped in both forms."""
     record: dict[str, Any] = {
