@@ -48,6 +48,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
             Finding("configuration", True, servers),
             *tell_tolerance(settings),
             *look_for_folders(settings),
+            *compare_names(settings),
             *asyncio.run(look(house, settings)),
             *asyncio.run(look_at_pins(house, settings)),
         ]
@@ -82,6 +83,24 @@ def look_for_folders(settings: Settings) -> list[Finding]:
     ]
 
 
+def compare_names(settings: Settings) -> list[Finding]:
+    """Servers that only one of the configuration and the shipped policy's data names: told, for it may be meant so.
+
+    Nothing of data of another form, which rules of one's own may have, or that does not load (`look` tells that).
+    """
+    try:
+        data = orjson.loads((settings.policy.path / "mcp/authz/data.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    named = data.get("servers") if isinstance(data, dict) else None
+    if not isinstance(named, dict):
+        return []
+    unnamed, strange = settings.servers.keys() - named.keys(), named.keys() - settings.servers.keys()
+    told = [f"does not name {', '.join(sorted(unnamed))}: all requests are denied there"] if unnamed else []
+    told += [f"names what is no server here: {', '.join(map(ascii, sorted(strange)))}"] if strange else []
+    return [Finding("policy data", True, f"data.json {one}") for one in told]
+
+
 async def look(house: House, settings: Settings) -> list[Finding]:
     """Open and close the parts of a house that can be opened without changing anything."""
     found: list[Finding] = []
@@ -107,7 +126,10 @@ async def look(house: House, settings: Settings) -> list[Finding]:
         found.append(Finding("keys", True, ", ".join(one.issuer for one in settings.identity.issuers)))
     except TimeoutError:
         missing = tokens.without_keys().items()
-        found += [Finding("keys", False, f"identity.issuers: {issuer}: {why}") for issuer, why in missing]
+        asked = {one.issuer: one.jwks_uri or one.jwks_file or "metadata" for one in settings.identity.issuers}
+        found += [
+            Finding("keys", False, f"identity.issuers: {issuer}: {asked[issuer]}: {why}") for issuer, why in missing
+        ]
     finally:
         await tokens.close()
     return found

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.config_file import load_settings
-from gateway.inspection import look_for_folders
+from gateway.inspection import compare_names, look_for_folders
 from tests.support.issuer import Issuer, signing_key
 from tests.support.stack import secrets_for, write_config
 
@@ -60,6 +60,23 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "local_approve" in findings(told)["approvals"][1]
 
 
+def test_a_server_that_the_policys_data_does_not_name_is_told(tmp_path: Path) -> None:
+    """The bundle's tests pass, and everything is denied: a name that is spelt in two ways is told of on both sides."""
+    servers = {"files": ["http://10.0.0.1/mcp"], "mail": ["http://10.0.0.1/mail"]}
+    issuer = Issuer("https://idp.example.com", [signing_key()])
+    settings = load_settings(write_config(tmp_path, issuer, servers, port=8080, admin_port=9090))
+    assert compare_names(settings) == []
+    data = tmp_path / "bundle/mcp/authz/data.json"
+    data.write_text('{"servers": {"files": {}, "mial": {}}}')
+    assert [(one.ok, one.detail) for one in compare_names(settings)] == [
+        (True, "data.json does not name mail: all requests are denied there"),
+        (True, "data.json names what is no server here: 'mial'"),
+    ]
+    for other in ("[]", '{"servers": []}', "{", "{}"):
+        data.write_text(other)
+        assert compare_names(settings) == []
+
+
 def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That the gateway keeps sessions at a server is nothing to be found out from its log."""
     assert "legacy servers" not in findings(check(tmp_path, monkeypatch))
@@ -68,7 +85,7 @@ def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: py
 
 
 def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which issuer, and what came of asking for its keys: else nobody knows what to mend."""
+    """Which issuer, where its keys were looked for, and what came of it: else nobody knows what to mend."""
     monkeypatch.setattr("gateway.inspection.KEYS_WITHIN_S", 0.2)
     good = check(tmp_path, monkeypatch)
     assert findings(good)["keys"] == (True, "https://idp.example.com")
@@ -81,7 +98,8 @@ def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeyp
     bad = check(tmp_path, monkeypatch, identity={"issuers": issuers})
     assert bad.exit_code == 1
     ok, detail = findings(bad)["keys"]
-    assert (ok, detail) == (False, "identity.issuers: https://other.example.com: it is no key set (ValueError)")
+    why = f"{document}: it is no key set (ValueError)"
+    assert (ok, detail) == (False, f"identity.issuers: https://other.example.com: {why}")
 
 
 @pytest.mark.parametrize(
