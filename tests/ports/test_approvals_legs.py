@@ -456,6 +456,66 @@ async def test_what_was_seen_waiting_may_have_moved_on(
     assert taken is (meanwhile is None)
 
 
+async def test_parallel_continuations_of_one_worker_are_one_transaction(
+    it: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever repeats a leg many times at once does not hold the write lock many times."""
+    use, write = await waiting(it), it.store.write
+    writes: list[object] = []
+
+    async def counted(work: Any, **options: Any) -> Any:
+        writes.append(work)
+        return await write(work, **options)
+
+    monkeypatch.setattr(it.store, "write", counted)
+    found = await asyncio.gather(*(go_on(it, use) for _ in range(50)))
+    assert [one for one in found if not isinstance(one, Claimed)] == ["in_flight"] * 49
+    assert len(writes) == 1
+
+
+async def test_a_use_goes_on_under_its_own_ticket_alone(it: Bench) -> None:
+    """A use that is said to belong to another ticket is taken by nobody."""
+    use = await waiting(it)
+    other = await it.approved(effect({"amount": 1}))
+    with pytest.raises(StoreUnavailable):
+        await go_on(it, replace(use, ticket_id=other))
+    assert (await shown(it, use))[1] == ["waiting"]
+    assert isinstance(await go_on(it, use), Claimed)
+
+
+@pytest.mark.parametrize("run", [Run.WAITING, Run.CLAIMED, Run.UNKNOWN, Run.FAILED])
+async def test_nothing_is_claimed_of_a_ticket_that_is_busy(it: Bench, run: Run) -> None:
+    """Also with a use left, in the statement itself: one at a time, whether it waits, runs or is unknown."""
+    use = await waiting(it, replace(TERMS, uses=2))
+    if run is not Run.WAITING:
+        leg = await go_on(it, use)
+        assert isinstance(leg, Claimed)
+        if run is not Run.CLAIMED:
+            await it.desk.sent(leg)
+            await it.desk.finish(leg, run)
+    seen, now = await it.store.read(lambda ledger: ledger.whole(use.ticket_id)), it.clock.now
+    assert seen is not None
+    assert (seen.ticket.state, seen.ticket.uses_left) == ("approved", 1)
+    taken = await it.store.write(lambda ledger: ledger.claim(seen, "new", "other", now=now, lease_until=now + 300))
+    assert taken is (run is Run.FAILED)
+
+
+@pytest.mark.parametrize("is_resolved", [False, True])
+async def test_what_a_person_set_aside_stays_unknown(it: Bench, is_resolved: bool) -> None:
+    """A holder that comes back late tells how a lapsed call ended, unless somebody has looked into it already."""
+    leg = await go_on(it, await waiting(it))
+    assert isinstance(leg, Claimed)
+    await it.desk.sent(leg)
+    it.clock.now += 301
+    assert await it.desk.sweep() == 1
+    if is_resolved:
+        await it.desk.act("resolve", BOB, leg.ticket_id, comment="it ran")
+    told = len(it.journal.kept)
+    await it.desk.finish(leg, Run.EXECUTED)
+    assert await shown(it, leg) == ("used", ["unknown" if is_resolved else "executed"])
+    assert len(it.journal.kept) == told + (not is_resolved)
+
+
 @pytest.mark.parametrize("older", [0, 1])
 async def test_a_leg_is_taken_by_what_stands_of_its_ticket(it: Bench, older: int) -> None:
     """What was weighed is what is taken: a ticket that was written to since then is looked at again."""
