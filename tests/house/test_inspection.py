@@ -61,7 +61,7 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_server_that_the_policys_data_does_not_name_is_told(tmp_path: Path) -> None:
-    """The bundle's tests pass, and everything is denied: a name that is spelt in two ways is told of on both sides."""
+    """The bundle's tests pass, and everything is denied: a name spelt in two ways is told of on both sides."""
     servers = {"files": ["http://10.0.0.1/mcp"], "mail": ["http://10.0.0.1/mail"]}
     issuer = Issuer("https://idp.example.com", [signing_key()])
     settings = load_settings(write_config(tmp_path, issuer, servers, port=8080, admin_port=9090))
