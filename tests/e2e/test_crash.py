@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pytest
 
 from gateway.demo.exchange import Answer, ask_api, ask_mcp, send
 from gateway.demo.house import Ports
+from gateway.demo.place import BANK
 from gateway.demo.stack import Stack
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
@@ -42,12 +43,23 @@ SENT = (
 STEPS = (*UNUSED, *NEVER_SENT, *SENT)
 NOT_TAKEN = "before the leg is taken"
 LEG_STEPS = (NOT_TAKEN, "after the leg is taken", *NEVER_SENT[1:], *SENT)
+NOT_RECORDED = ("after the use is consumed", "after the leg is taken")
 ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
 FORM = {"mode": "form", "message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
 QUESTION = {"inputRequests": {"sure": {"method": "elicitation/create", "params": FORM}}, "requestState": "its own"}
 YES = {"sure": {"action": "accept", "content": {}}}
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("get_balance", "transfer_funds")]
+CHECKED = "transfer_checked"
+"""The tool of which the policy wants the answers approved as well."""
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("get_balance", "transfer_funds", CHECKED)]
 _amounts = itertools.count(1)
+
+
+def _data(issuer_url: str) -> dict[str, Any]:
+    data = BANK.policy_data(issuer_url)
+    tools = data["servers"]["payments"]["tools"]
+    transfer = tools["transfer_funds"]
+    tools[CHECKED] = {**transfer, "approval": {**transfer["approval"], "answers": "again"}}
+    return data
 
 
 @dataclass
@@ -114,12 +126,14 @@ class Scene:
     upstream: DeadlyUpstream
     order: Path
     deaths: int = 0
+    checked: set[int] = field(default_factory=set)
 
     def call(self, amount: int, state: str = "") -> Answer | None:
         """The transfer, or with a `state` its next leg, once; `None` where the connection broke without an answer."""
         token = self.stack.mint("alice", "payments", "mcp:use bank:read payments:write")
         arguments = {"from_account": "operating", "to_account": "payroll", "amount_cents": amount}
-        params: dict[str, Any] = {"name": "transfer_funds", "arguments": arguments}
+        tool = CHECKED if amount in self.checked else "transfer_funds"
+        params: dict[str, Any] = {"name": tool, "arguments": arguments}
         if state:
             params |= {"requestState": state, "inputResponses": YES}
         ask = ask_mcp(self.stack.house.endpoint("payments"), token, "tools/call", params, capabilities=ELICITS)
@@ -128,9 +142,9 @@ class Scene:
         except httpx.TransportError:
             return None
 
-    def approve(self, amount: int) -> str:
-        """Ask, and let Bob say yes; the ticket's id."""
-        held = self.call(amount)
+    def approve(self, amount: int, state: str = "") -> str:
+        """Ask, and let Bob say yes, to the call or the answers of its next leg; the ticket's id."""
+        held = self.call(amount, state)
         assert held is not None
         assert held.code == 40303, held.text
         bob = self.stack.mint("bob", "approvals", "approvals:read approvals:decide")
@@ -206,7 +220,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with upstream.running():
         environment = {"PYTHONPATH": str(DYING), "DYING_AT": str(order)}
         settings = {"limits": {"tickets_per_hour": 10_000}}
-        with Stack(Ports.free(0), replicas=(upstream.url,), settings=settings, environment=environment) as stack:
+        place = replace(BANK, policy_data=_data)
+        ports, replicas = Ports.free(0), (upstream.url,)
+        with Stack(ports, replicas=replicas, settings=settings, environment=environment, place=place) as stack:
             yield Scene(stack, upstream, order)
 
 
@@ -239,10 +255,16 @@ def die_once(scene: Scene, step: str) -> None:
         scene.expect_unknown(ticket, before)
 
 
-def die_on_a_leg(scene: Scene, step: str) -> None:
-    """One approved call that its server asks for an answer, one death at `step` of the leg that brings it."""
+def die_on_a_leg(scene: Scene, step: str, *, is_checked: bool = False) -> None:
+    """One approved call that its server asks for an answer, one death at `step` of the leg that brings it.
+
+    Where it `is_checked` the answer has a ticket of its own, which is taken together with the leg.
+    """
     amount = next(_amounts)
+    if is_checked:
+        scene.checked.add(amount)
     ticket, state = scene.begin(amount)
+    tickets = [ticket, scene.approve(amount, state)] if is_checked else [ticket]
     before = scene.decisions()
     victim = scene.arm(step)
     scene.call(amount, state)
@@ -253,7 +275,8 @@ def die_on_a_leg(scene: Scene, step: str) -> None:
     assert again is not None
     assert bare is not None
     assert (scene.upstream.asked[amount], scene.upstream.executed[amount] <= 1) == (1, True), "executed twice"
-    if step == NOT_TAKEN:
+    runs = [scene.runs(one) for one in tickets]
+    if step in (NOT_TAKEN, *UNUSED):
         assert executed == 0
         assert again.status == 200, f"the leg was lost although it was not taken: {again.text}"
         assert scene.upstream.executed[amount] == 1
@@ -261,16 +284,16 @@ def die_on_a_leg(scene: Scene, step: str) -> None:
         assert once_more is not None
         assert (once_more.status, once_more.code, bare.code) == (403, 40304, 40303), once_more.text
         assert scene.upstream.executed[amount] == 1, "one leg was continued twice"
-        assert scene.runs(ticket) == ["executed"]
+        assert runs == [["executed"]] * len(tickets)
         return
     assert executed == (1 if step in SENT else 0)
     assert scene.upstream.executed[amount] == executed, "the repeated leg ran"
     assert (again.status, again.code) == (403, 40304), again.text
-    if step == "after the upstream's reply" and scene.runs(ticket) == ["executed"]:
+    if step == "after the upstream's reply" and runs[0] == ["executed"]:
         return  # the worker was quicker than the kill: its outcome is known
     assert (bare.status, bare.code) == (403, 40304), bare.text
-    assert scene.runs(ticket) == ["unknown"]
-    if step != "after the leg is taken":
+    assert runs == [["unknown"]] * len(tickets)
+    if step not in NOT_RECORDED:
         scene.expect_unknown(ticket, before)
 
 
@@ -309,6 +332,13 @@ def test_a_death_at_any_step_of_a_leg_never_executes_twice(scene: Scene, step: s
     verify(scene)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_a_death_with_approved_answers_leaves_both_uses_or_neither(scene: Scene, step: str) -> None:
+    """The leg and the approval of its answers are taken, lost and called unknown together."""
+    die_on_a_leg(scene, step, is_checked=True)
+    verify(scene)
+
+
 @pytest.mark.parametrize("step", SENT)
 def test_a_death_while_the_server_asks_is_unknown_like_any_other(scene: Scene, step: str) -> None:
     """Nobody has the question, so nobody can answer it: the call is not run again by itself."""
@@ -333,6 +363,16 @@ def test_twenty_deaths_at_each_step_of_a_leg(scene: Scene, step: str) -> None:
     """The whole size of APR-13 for the legs of a call."""
     for _ in range(20):
         die_on_a_leg(scene, step)
+    verify(scene)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", STEPS)
+def test_twenty_deaths_at_each_step_with_approved_answers(scene: Scene, step: str) -> None:
+    """The whole size of APR-13 for a leg whose answers have a ticket of their own."""
+    for _ in range(20):
+        die_on_a_leg(scene, step, is_checked=True)
     verify(scene)
 
 
