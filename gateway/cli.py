@@ -184,7 +184,7 @@ def demo(story: str, tour: bool, old: bool) -> None:
         from gateway.demo.procurement.story import tell  # noqa: PLC0415
         from gateway.demo.tour import run_demo  # noqa: PLC0415
     except ImportError as error:
-        fail(f"the demo needs the extra `demo` (pip install 'ostiary[demo]'): {error.name} is missing")
+        fail(f"the demo needs the extra `demo` (in a clone: pip install '.[demo]'): {error.name} is missing")
     told = None if story == "bank" else tell_old if old else tell
     sys.exit(run_demo(tour_only=tour, story=told))
 

@@ -317,4 +317,4 @@ def _check_type(signed: Signed, issuer: _Issuer) -> None:
     else:
         accepted = isinstance(given, str) and (kind := _media_type(given)) != "" and kind in issuer.types
     if not accepted:
-        invalid("the token is not an access token")
+        invalid("the token's typ is not that of an access token: at+jwt, or one of the issuer's token_types")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from gateway.cli import main
 from gateway.config_file import load_settings
@@ -26,6 +28,16 @@ LATER = {
     "audit search", "audit export", "approvals migrate",
 }  # fmt: skip
 """Commands of the public face (design.md) that later versions bring; a page that shows one has to be about that."""
+
+
+def test_a_demo_without_its_extra_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of docs/demo.md, which work where the reader is; and it is exit 2, not a traceback."""
+    monkeypatch.setitem(sys.modules, "gateway.demo.tour", None)
+    told = CliRunner().invoke(main, ["demo", "--tour"])
+    assert told.exit_code == 2
+    how = "pip install '.[demo]'"
+    assert how in told.stderr
+    assert how in (ROOT / "docs/demo.md").read_text()
 
 
 def anchors(page: Path) -> set[str]:

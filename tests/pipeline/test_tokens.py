@@ -474,10 +474,11 @@ async def test_an_access_token_says_so(door: Door, typ: str) -> None:
     "typ", [None, "", "JWT", "jwt", "id+jwt", "dpop+jwt", "at+jwt;v=1", " at+jwt", "text/at+jwt", 7, ["at+jwt"]]
 )
 async def test_g5_another_kind_of_token_is_refused(build: Build, typ: Any) -> None:
-    """An ID token, a DPoP proof or a token of no kind is no access token, whoever signed it."""
+    """An ID token, a DPoP proof or a token of no kind is no access token; the record names the setting."""
     door = await build()
     await door.bearer(door.issuer.mint(RESOURCE))
-    await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, header={'typ': typ})}")
+    refused = await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, header={'typ': typ})}")
+    assert "token_types" in refused.detail
 
 
 async def test_token_types_are_widened_by_name_only(build: Build) -> None:
