@@ -73,7 +73,7 @@ class Store:
             await self.write(self._check)
         except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
             await self.close()
-            raise StoreUnavailable(f"{self._path}: {fault}") from fault
+            raise StoreUnavailable(f"{self._path}: {getattr(fault, 'orig', None) or fault}") from fault
         except StoreUnavailable:
             await self.close()
             raise

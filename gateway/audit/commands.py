@@ -143,7 +143,7 @@ def _chains(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) ->
     try:
         return list(list_chains(house.audit_file(config)))
     except (OSError, ValueError) as error:
-        _give_up(f"{config}: {error}")
+        _give_up(str(error))  # the house's own words: they name the file, or the variable
 
 
 def _unique(chains: list[tuple[int | None, Path]]) -> list[tuple[int | None, Path]]:

@@ -111,6 +111,14 @@ async def test_keys_rotate(file: Path) -> None:
         await Store(f"sqlite:///{file}", [NEW]).start()
 
 
+async def test_a_file_that_is_no_database_is_told_in_one_line(file: Path) -> None:
+    """Whoever starts the gateway reads which file and what is wrong with it, and no library's address."""
+    file.write_bytes(b"no database, and long enough to have had a header" * 3)
+    with pytest.raises(StoreUnavailable) as told:
+        await Store(f"sqlite:///{file}", [KEY]).start()
+    assert str(told.value) == f"{file}: file is not a database"
+
+
 async def test_a_denial_is_not_forgotten_with_its_key(file: Path) -> None:
     """A denial that still holds is found by its key alone: a start without that key is refused, later it is not."""
     async with bench(file) as it:

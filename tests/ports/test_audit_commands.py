@@ -48,7 +48,7 @@ class House:
 
     def audit_file(self, config: Path) -> Path:
         if config.name != "ostiary.yaml":
-            raise ValueError("no such configuration")
+            raise ValueError(f"{config}: no such configuration")
         return self.file
 
 
@@ -71,7 +71,8 @@ def test_config_asks_the_house_for_the_file(file: Path) -> None:
     """`--config` finds the file through the house; what it can't read is exit 2."""
     house = House(file)
     assert run("verify", "--config", "ostiary.yaml", house=house).exit_code == 0
-    assert run("verify", "--config", "other.yaml", house=house).exit_code == 2
+    other = run("verify", "--config", "other.yaml", house=house)
+    assert (other.exit_code, other.stderr) == (2, "other.yaml: no such configuration\n")
     assert run("verify", "--config", "ostiary.yaml").exit_code == 2
     assert run("verify").exit_code == 2
     assert run("verify", "--config", "ostiary.yaml", "--file", file, house=house).exit_code == 2
