@@ -70,7 +70,17 @@ WORDS = {
 """Kinds of mistakes that are said better than pydantic says them."""
 
 
-def _mistakes(error: ValidationError) -> Iterator[str]:
+def _origin(at: tuple[int | str, ...], file: Path) -> str:
+    """Where a setting's value is from: the variable that overrides it, or something around it, else the file."""
+    given = {name.upper() for name in os.environ}
+    for length in range(len(at), 0, -1):
+        name = f"OSTIARY_{'__'.join(map(str, at[:length]))}".upper()
+        if name in given:
+            return f"the environment variable {name}"
+    return str(file)
+
+
+def _mistakes(error: ValidationError, file: Path) -> Iterator[str]:
     """A line per mistake, without those that only follow from one further in (a list without its one wrong entry)."""
     found = error.errors(include_input=False, include_url=False)
     for item in found:
@@ -80,7 +90,7 @@ def _mistakes(error: ValidationError) -> Iterator[str]:
         ):
             continue
         words = WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-        yield f"{'.'.join(map(str, at)) or 'configuration'}: {words}"
+        yield f"{_origin(at, file)}: {'.'.join(map(str, at)) or 'configuration'}: {words}"
 
 
 def _not_json() -> Iterator[str]:
@@ -111,5 +121,5 @@ def load_settings(file: Path) -> Settings:
     except SettingsError as error:
         raise ConfigError("\n".join(_not_json())) from error
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {line}" for line in _mistakes(error))) from error
+        raise ConfigError("\n".join(_mistakes(error, file))) from error
     return _anchor(settings, file.resolve().parent)

@@ -72,6 +72,28 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load(tmp_path, document()).listen.port == 9999
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "mistake"),
+    [
+        ("OSTIARY_LISTEN__PORT", "70000", "listen.port: "),
+        ("OSTIARY_LISTEN__PRT", "1", "listen.prt: there is no such setting"),
+        ("OSTIARY_SERVERS", '{"readonly": {"paht": "/a"}}', "servers.readonly.paht: there is no such setting"),
+        ("OSTIARY_SERVERS__READONLY__REPLICAS", '["ftp://h"]', "servers.readonly.replicas.0: "),
+    ],
+)
+def test_a_mistake_is_looked_for_where_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, mistake: str
+) -> None:
+    """A wrong value of a variable is not called one of the file, nor the other way round."""
+    with pytest.raises(ConfigError, match=r"ostiary\.yaml: admin\.port: "):
+        load(tmp_path, {**document(), "admin": {"port": "x"}})
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, document())
+    assert f"the environment variable {name}: {mistake}" in str(caught.value)
+    assert f"ostiary.yaml: {mistake}" not in str(caught.value)
+
+
 def test_a_misspelt_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that is spelt like a setting's and is none would silently do nothing."""
     monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")
