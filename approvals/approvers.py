@@ -91,7 +91,7 @@ def read_approver(entry: str, issuers: Sequence[str]) -> Approver:
 def read_terms(terms: Terms, issuers: Sequence[str], parties: Collection[Party] = ()) -> tuple[Approver, ...]:
     """The approvers of `terms`, each one readable, and enough of them beside `parties` to reach the quorum.
 
-    Raises `Unapprovable`. `ostiary check` calls this with no parties: what fails then fails for everybody.
+    Raises `Unapprovable`; what fails with no parties fails for everybody.
     """
     for name, number in (("uses", terms.uses), ("ttl_s", terms.ttl_s), ("min_approvers", terms.min_approvers)):
         if number < 1:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
 
+from approvals.approvers import read_approver
+from approvals.ticket import Unapprovable
 from gateway.app import House, build
 from gateway.config import ConfigError, Settings
 from gateway.contract.pins import PinsUnreadable, State
@@ -84,9 +88,10 @@ def look_for_folders(settings: Settings) -> list[Finding]:
 
 
 def compare_names(settings: Settings) -> list[Finding]:
-    """Servers that only one of the configuration and the shipped policy's data names: told, for it may be meant so.
+    """What only one of the configuration and the shipped policy's data names: told, for it may be meant so.
 
-    Nothing of data of another form, which rules of one's own may have, or that does not load (`look` tells that).
+    Servers, and issuers of approvers. Nothing of data of another form, which rules of one's own may have, or that
+    does not load (`look` tells that).
     """
     try:
         data = orjson.loads((settings.policy.path / "mcp/authz/data.json").read_bytes())
@@ -98,7 +103,23 @@ def compare_names(settings: Settings) -> list[Finding]:
     unnamed, strange = settings.servers.keys() - named.keys(), named.keys() - settings.servers.keys()
     told = [f"does not name {', '.join(sorted(unnamed))}: all requests are denied there"] if unnamed else []
     told += [f"names what is no server here: {', '.join(map(ascii, sorted(strange)))}"] if strange else []
+    told += _strange_approvers(named, settings.approvals.issuers or [one.issuer for one in settings.identity.issuers])
     return [Finding("policy data", True, f"data.json {one}") for one in told]
+
+
+def _strange_approvers(servers: Mapping[str, Any], issuers: Sequence[str]) -> Iterator[str]:
+    """A line for every entry that could never be approved, because of one of its approvers."""
+    for name, server in servers.items():
+        sections = [server.get(one) for one in ("tools", "prompts", "resources")] if isinstance(server, dict) else []
+        entries = [pair for one in sections if isinstance(one, dict) for pair in one.items()]
+        for item, entry in entries:
+            approval = entry.get("approval") if isinstance(entry, dict) else None
+            approvers = approval.get("approvers") if isinstance(approval, dict) else None
+            try:
+                for one in approvers if isinstance(approvers, list) else ():
+                    read_approver(str(one), issuers)
+            except Unapprovable as error:
+                yield f"lets nobody approve {item!a} of {name!a}: {error}"
 
 
 async def look(house: House, settings: Settings) -> list[Finding]:

@@ -77,6 +77,26 @@ def test_a_server_that_the_policys_data_does_not_name_is_told(tmp_path: Path) ->
         assert compare_names(settings) == []
 
 
+def test_an_approver_whom_nobody_can_be_is_told(tmp_path: Path) -> None:
+    """An issuer that is misspelt makes a call unapprovable: `check` says so before somebody waits for a yes."""
+    issuer = Issuer("https://idp.example.com", [signing_key()])
+    file = write_config(tmp_path, issuer, {"files": ["http://10.0.0.1/mcp"]}, port=8080, admin_port=9090)
+    data = tmp_path / "bundle/mcp/authz/data.json"
+    tools: dict[str, Any] = {
+        "good": {"approval": {"approvers": ["user:https://idp.example.com|bob", "group:operations"]}},
+        "off": False,
+        "odd": {"approval": {"approvers": 7}},
+    }
+    data.write_text(json.dumps({"servers": {"files": {"tools": tools}}}))
+    assert compare_names(load_settings(file)) == []
+    tools["bad"] = {"approval": {"approvers": ["group:https://idp.exmaple.com|operations"]}}
+    data.write_text(json.dumps({"servers": {"files": {"tools": tools}}}))
+    (told,) = compare_names(load_settings(file))
+    who = "approver 'group:https://idp.exmaple.com|operations'"
+    why = f"{who} names an issuer that is not configured for approvals"
+    assert (told.ok, told.detail) == (True, f"data.json lets nobody approve 'bad' of 'files': {why}")
+
+
 def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That the gateway keeps sessions at a server is nothing to be found out from its log."""
     assert "legacy servers" not in findings(check(tmp_path, monkeypatch))
