@@ -147,7 +147,18 @@ class Telemetry:
         self._latencies: dict[str, Any] = {}
 
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
-        """Count and log one request's end. `record` is its last audit record."""
+        """Count and log one request's end. `record` is its last audit record.
+
+        A new series needs room in a file. Where there is none, or the folder is gone with a supervisor that was
+        killed, the request is no worse for it: it is logged, and not counted.
+        """
+        try:
+            self._count(passage)
+        except OSError as error:
+            self._log.error("metrics_not_written", **describe_error(error))
+        self._lines.write(log_fields(record))
+
+    def _count(self, passage: Passage) -> None:
         server = passage.server.name if passage.server else OTHER
         method = passage.call.method if passage.call and passage.call.method in METHODS else OTHER
         verdict = passage.verdict.effect.value if passage.verdict else "none"
@@ -168,7 +179,6 @@ class Telemetry:
                 self._legacy.labels(server, passage.heard.spoken.version).inc()
             for quirk in passage.heard.quirks:
                 self._quirks.labels(server, quirk.value).inc()
-        self._lines.write(log_fields(record))
 
     def broke(self, passage: Passage, error: BaseException) -> None:
         """A defect: counted, and logged with its places but without its text, which can hold a caller's data."""

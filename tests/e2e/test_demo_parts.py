@@ -163,7 +163,8 @@ def test_the_servers_work_without_any_gateway(tmp_path: Path) -> None:
 
 
 LEASHED = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have made it deaf
 from gateway.demo.house import Ports
 from gateway.demo.stack import Stack
 class IssuerAlone(Stack):  # enough to be left behind

@@ -232,7 +232,7 @@ async def test_sigterm_ends_every_subscription_gracefully(
 async def test_a_subscription_ends_with_its_token(stack: Stack) -> None:
     """JWT-13: within 30 s of `exp` the stream gets its graceful result, and its server is let go."""
     async with stack, httpx.AsyncClient(trust_env=False, timeout=30) as client:
-        before = (await ask_count(stack, client))["open"]
+        before = (await ask_count(stack, client))["subscribed"]
         expires_at = int(time.time()) + 4
         stream = await listen(stack, stack.token("main", exp=expires_at), "s")
         stays = await listen(stack, stack.token("main"), "t")
@@ -243,7 +243,7 @@ async def test_a_subscription_ends_with_its_token(stack: Stack) -> None:
         ]
 
         async def let_go() -> bool:
-            return (await ask_count(stack, client))["open"] == before + 1
+            return (await ask_count(stack, client))["subscribed"] == before + 1
 
         await eventually("its server was let go, and the other one's was not", let_go)
         assert len(stays.messages()) == 1

@@ -1,7 +1,8 @@
 """A server of streams as a process of its own: subscriptions that say nothing, floods, calls that never end.
 
 One task-free protocol, so that ten thousand streams cost it little. `python -m tests.support.streaming` prints its
-port. What it has to say of itself is a tool: `count` -> `{"open", "written"}` (connections, bytes of the floods).
+port. What it has to say of itself is a tool: `count` -> `{"open", "subscribed", "written"}` (connections, callers'
+subscriptions, bytes of the floods).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ NAMES = ("read", "wait", "go", "flood", "hang", "stand", "line", "many", "count"
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
 PIECE = 32_768
 open_: set[Streaming] = set()
+subscribed: dict[Streaming, object] = {}
+"""Connection -> the id of the subscription on it; those of the gateway's own are not counted."""
 waiting: list[tuple[asyncio.Transport, bytes]] = []
 written = 0
 
@@ -59,6 +62,7 @@ class Streaming(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Gone."""
         open_.discard(self)
+        subscribed.pop(self, None)
         self._flooding = None
 
     def data_received(self, data: bytes) -> None:
@@ -87,6 +91,8 @@ class Streaming(asyncio.Protocol):
         method, request_id = request["method"], request["id"]
         name = request["params"].get("name")
         if method == "subscriptions/listen":
+            if not str(request_id).startswith("ostiary-"):
+                subscribed[self] = request_id
             self.transport.write(SSE_HEAD + event(acknowledgement(request)))
         elif method == "tools/list":
             self.transport.write(http(200, result_of(request_id, tools=TOOLS, ttlMs=60_000, cacheScope="public")))
@@ -102,7 +108,7 @@ class Streaming(asyncio.Protocol):
         elif name == "stand":
             self.transport.write(SSE_HEAD)
         elif name == "count":
-            figures = {"open": len(open_), "written": written}
+            figures = {"open": len(open_), "subscribed": len(subscribed), "written": written}
             self.transport.write(http(200, result_of(request_id, structuredContent=figures)))
         elif name == "wait":
             waiting.append((self.transport, http(200, result_of(request_id))))
