@@ -437,7 +437,7 @@ async def test_made_up_names_add_no_series(tmp_path: Path, replica: str, size: i
         before = await metrics(stack)
         token = stack.token("files")
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            for n in range(size // 12):
+            for n in range(-(-size // 12)):
                 await stack.post("files", body(f"made/up{n}", request_id=n), token, client)
                 await stack.post("files", call(f"tool_{n}"), token, client)
                 for method, params in MADE_UP:
