@@ -135,7 +135,7 @@ class Answers:
             left_out |= out_of_reach(server.reach, call.method, candidates[start : start + TURN])
             await asyncio.sleep(0)
         if call.method == "prompts/list":
-            left_out = self.prompts.left_out(server.name, guarded.result["prompts"])
+            left_out |= self.prompts.left_out(server.name, guarded.result["prompts"])
         elif call.method == "tools/list":
             tools = await self.definitions.offered(server.name, guarded.result["tools"])
             left_out |= {one["id"] for one, tool in zip(candidates, tools, strict=True) if tool is None}

@@ -121,14 +121,10 @@ class Delivery:
         answer = await self._forward(passage, admitted)
         if not answer.streaming:
             return await self._read_whole(passage, admitted, answer)
-        spoken = passage.spoken
-        alone = passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks
-        alone = alone or (
-            spoken is not None and bool(spoken.begins)
-        )  # only a yes begins a session, so it comes first
-        return (
-            await self._read_response(passage, admitted, answer) if alone else self._relay(passage, admitted, answer)
-        )
+        reads_no_stream = passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks
+        if reads_no_stream or session_line(passage.spoken):  # only a yes begins a session, so it comes first
+            return await self._read_response(passage, admitted, answer)
+        return self._relay(passage, admitted, answer)
 
     async def _subscribe(self, passage: Passage, admitted: Admitted) -> Reply:
         """A subscription has a place of its own from before its server is asked until its stream has ended."""
@@ -170,10 +166,9 @@ class Delivery:
         return Reply(answer.status, stream_headers(passage.decision_id), chunks=relay)
 
     async def _read_response(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
-        """A stream's response alone, for a client that reads no stream."""
+        """A stream's response alone."""
         body = await Relay(self, passage, admitted, answer, ResponseStream(admitted.call, self.stream_limits)).whole()
-        begun = session_line(passage.spoken) if passage.outcome == EXECUTED else ()
-        return result_reply(answer.status, body, passage.decision_id, begun)
+        return result_reply(answer.status, body, passage.decision_id, _begun(passage))
 
     async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:
@@ -186,10 +181,8 @@ class Delivery:
         finally:
             await answer.close()
         await self.conclude(passage, guarded.outcome)
-        if passage.spoken is None:
-            return result_reply(answer.status, body, passage.decision_id)
-        begun = session_line(passage.spoken) if guarded.outcome == EXECUTED else ()
-        return result_reply(200, body, passage.decision_id, begun)
+        status = answer.status if passage.spoken is None else 200
+        return result_reply(status, body, passage.decision_id, _begun(passage))
 
     async def answer(self, passage: Passage, answered: Answered) -> Reply:
         """What the house answers by itself: recorded, and nothing forwarded."""
@@ -281,3 +274,8 @@ class Delivery:
         """Wait for all that goes on apart from a connection."""
         while self.pending:
             await asyncio.wait(self.pending)
+
+
+def _begun(passage: Passage) -> tuple[tuple[bytes, bytes], ...]:
+    """The header that begins an older client's session, where the call that asked for one was answered with a yes."""
+    return session_line(passage.spoken) if passage.outcome == EXECUTED else ()
