@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+
+from tests.support.postgres import Postgres
 
 # Two shared cores are slow at times: what a test is held to is its rule, not the pace of its examples.
 settings.register_profile("ostiary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,3 +42,27 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid}: skipped in CI: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL for all tests of a process; each makes a database of its own (`postgres.create()`).
+
+    A test that stops or kills its server makes one for itself: `Postgres()`.
+    """
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def opa_program() -> Path:
+    """The real OPA: `.tools/opa` of this checkout, or the one on the PATH."""
+    built = Path(__file__).parent.parent / ".tools" / "opa"
+    found = built if built.exists() else Path(shutil.which("opa") or "")
+    if not found.is_file():
+        pytest.skip("OPA is not on this machine: (cd tests/tools/opa && GOBIN=$PWD/../../../.tools go install tool)")
+    return found
