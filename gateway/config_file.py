@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from gateway.config import ConfigError, Settings
+from gateway.config import ConfigError, Group, Settings
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -51,12 +51,25 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
     )
 
 
+def _settings_in_groups() -> Iterator[tuple[str, str]]:
+    for group, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Group):
+            for name in field.annotation.model_fields:
+                yield group.upper(), name.upper()
+
+
+_NEARLY = {f"OSTIARY_{group}_{name}": f"OSTIARY_{group}__{name}" for group, name in _settings_in_groups()}
+"""Variables with one underscore where two would make them a setting."""
+
+
 def _check_environment() -> None:
     """Raise `ConfigError` for a variable that is spelt like a setting's and is none: it would silently do nothing."""
     for name in os.environ:
         group, nested, _ = name.removeprefix("OSTIARY_").partition("__")
         if name.startswith("OSTIARY_") and nested and group.lower() not in Settings.model_fields:
             raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
+        if name in _NEARLY:
+            raise ConfigError(f"the environment variable {name}: is no setting; {_NEARLY[name]} is one")
 
 
 WORDS = {

@@ -76,6 +76,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("name", "text", "mistake"),
     [
         ("OSTIARY_LISTEN__PORT", "70000", "listen.port: "),
+        ("OSTIARY_LISTEN_PORT", "1", "is no setting; OSTIARY_LISTEN__PORT is one"),
         ("OSTIARY_LISTEN__PRT", "1", "listen.prt: there is no such setting"),
         ("OSTIARY_SERVERS", '{"readonly": {"paht": "/a"}}', "servers.readonly.paht: there is no such setting"),
         ("OSTIARY_SERVERS__READONLY__REPLICAS", '["ftp://h"]', "servers.readonly.replicas.0: "),
