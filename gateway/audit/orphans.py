@@ -13,7 +13,8 @@ from typing import Final
 
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.slot import MAX_WRITERS, SlotTaken, slot_path
+from gateway.audit.segments import slot_path
+from gateway.audit.slot import MAX_WRITERS, SlotTaken
 from gateway.contract.chain import MAX_LINE
 
 _MOST: Final = 64

@@ -10,13 +10,14 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.port import AuditUnavailable
-from gateway.contract.chain import MAX_LINE, ZERO, Chain
+from gateway.audit.segments import lines_of, slot_path
+from gateway.contract.chain import ZERO, Chain
 
 MAX_WRITERS: Final = 1024
 _BLOCK = 1 << 20
@@ -45,11 +46,6 @@ class Slot:
     size: int = 0
     cut: int = 0
     open: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def slot_path(file: Path, writer: int) -> Path:
-    """Writer 0 owns `file` itself, writer k `file.k`."""
-    return file if not writer else file.with_name(f"{file.name}.{writer}")
 
 
 def claim_slot(file: Path, only: int | None = None) -> Slot:
@@ -198,25 +194,3 @@ def _last_mark(fd: int, before: int) -> int:
             return lines[-1]
         end = start
     return 0
-
-
-def lines_of(fd: int, start: int = 0) -> Iterator[bytes]:
-    """The lines from `start` on, newline included; of a line beyond `MAX_LINE` only its beginning (then the end).
-
-    Reads by position: the descriptor's own offset stays. Bounded memory.
-    """
-    offset, rest = start, b""
-    while True:
-        block = os.pread(fd, _BLOCK, offset)
-        if not block:
-            break
-        offset += len(block)
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            yield line + b"\n"
-        if len(rest) > MAX_LINE:
-            yield rest[: MAX_LINE + 1]
-            return
-    if rest:
-        yield rest

@@ -1,4 +1,4 @@
-"""The newest records of a chain, and those that follow.
+"""The newest records of a chain, and those that follow, over rotations as well.
 
 Read from the end; shown so that nothing that a file holds acts on a terminal (requirements AUD-04).
 """
@@ -6,62 +6,88 @@ Read from the end; shown so that nothing that a file holds acts on a terminal (r
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from gateway.audit.slot import lines_of
-from gateway.audit.verify import open_chain
+from gateway.audit.query import read_record
+from gateway.audit.segments import lines_back, lines_of, open_chain, open_slot, segments_of
 from gateway.contract.chain import MAX_LINE
 from gateway.contract.redaction import printable
 
-_STEP: Final = 1 << 18
+_SEQ: Final = re.compile(rb',"seq":([1-9][0-9]{0,15}),')
 
 
 class Follower:
-    """One file: its last lines, then what is appended. Raises `OSError` where it can't be opened."""
+    """One slot: its last lines, then what is appended. Raises `OSError` where its file can't be opened."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = open_chain(path)
-        self._offset = 0
+        self._offset = self._seen = 0
 
     def last(self, count: int) -> list[bytes]:
-        """The last `count` lines; `new` goes on after them."""
-        start = size = os.fstat(self._fd).st_size
-        lines: list[bytes] = []
-        step = _STEP
-        while start > 0 and len(lines) <= count:
-            start, step = max(0, size - step), 4 * step
-            self._offset = start
-            # The first line of a later block is cut off somewhere: it is whole in the next round.
-            lines = self.new()[0 if start == 0 else 1 :]
-        return lines[-count:] if count else []
+        """The last `count` lines, of files that were set aside as well; `new` goes on after them."""
+        with open_slot(self._path) as opened:
+            os.close(self._fd)
+            self._fd = os.dup(opened.fd)
+            self._offset = os.fstat(self._fd).st_size
+            lines: list[bytes] = []
+            for _, fd in opened.files(newest_first=True):
+                for line in islice(lines_back(fd), count - len(lines) + 1):
+                    if not lines and not line.endswith(b"\n") and len(line) <= MAX_LINE:
+                        self._offset -= len(line)  # it is being written: `new` will have it
+                        continue
+                    lines.append(line)
+                if len(lines) >= max(count, 1):
+                    break
+        self._note(lines[:1])
+        return lines[count - 1 :: -1] if 0 < count <= len(lines) else lines[::-1] if count else []
 
     def new(self) -> list[bytes]:
         """The lines that were finished since the last time; one that is too long ends what can be shown."""
-        lines = []
+        lines = list(self._appended())
+        try:
+            there, here = self._path.stat(), os.fstat(self._fd)
+        except FileNotFoundError:
+            return lines
+        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+            return lines
+        lines += self._appended()  # what came between the look and the rotation
+        with open_slot(self._path) as opened:
+            begun = {path: first for first, path in segments_of(self._path)}
+            for path, fd in opened.files():
+                if path == self._path or begun.get(path, 0) > self._seen:
+                    os.close(self._fd)
+                    self._fd, self._offset = os.dup(fd), 0
+                    lines += self._appended()
+        return lines
+
+    def _appended(self) -> Iterator[bytes]:
         for line in lines_of(self._fd, self._offset):
             if not line.endswith(b"\n") and len(line) <= MAX_LINE:
                 break
-            lines.append(line)
             self._offset += len(line)
-        return lines
+            self._note([line])
+            yield line
+
+    def _note(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if found := _SEQ.search(line):
+                self._seen = int(found[1])
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
 
 
-def time_of(line: bytes) -> str:
-    """The record's time, `""` where there is none."""
-    told = _read_record(line).get("time")
-    return told if isinstance(told, str) else ""
-
-
 def show(line: bytes, *, as_json: bool) -> str:
     """A line as a sentence, or as it stands; in printable characters only."""
-    record = _read_record(line)
+    record = read_record(line)
     if not record:
         return printable(line.decode("utf-8", "replace").removesuffix("\n"), 500)
     if as_json:
@@ -84,14 +110,6 @@ def show(line: bytes, *, as_json: bool) -> str:
         record.get("decision_id"),
     )
     return "  ".join(printable(str(word), 128) for word in words if word not in (None, ""))
-
-
-def _read_record(line: bytes) -> dict[str, Any]:
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _escape(value: Any) -> Any:

@@ -5,11 +5,9 @@ Memory is bounded whatever the files hold: lines beyond the limit are named, nev
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.audit.slot import lines_of, slot_path
+from gateway.audit.segments import lines_of, open_chain
 from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
 
 _SETTLE_S: Final = 2.0
@@ -53,20 +51,6 @@ class Report:
             "first_bad": {"line": found.line, "seq": found.seq, "why": found.why} if found else None,
             "unread": self.unread or None,
         }
-
-
-def list_chains(file: Path) -> list[tuple[int, Path]]:
-    """All writers' files of `file`, found by listing its folder.
-
-    Each up to the highest is named, also where it is missing: writers claim the lowest free slot, so it was removed.
-    """
-    suffix = re.compile(re.escape(file.name) + r"\.([1-9][0-9]{0,5})")
-    try:
-        names = [path.name for path in file.parent.iterdir()]
-    except OSError:
-        names = []
-    writers = {int(found[1]) for name in names if (found := suffix.fullmatch(name))}
-    return [(writer, slot_path(file, writer)) for writer in range(max(writers, default=0) + 1)]
 
 
 def read_checkpoints(file: Path) -> list[Checkpoint]:
@@ -108,15 +92,6 @@ def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint
     finally:
         os.close(fd)
     return Report(path, chain.writer, chain.count, chain.head, finding)
-
-
-def open_chain(path: Path) -> int:
-    """A chain's descriptor, for reading. Raises `OSError`, also for what is no regular file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return fd
 
 
 def _settled_lines(fd: int) -> Iterator[bytes]:

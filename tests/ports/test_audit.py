@@ -15,8 +15,9 @@ import pytest
 
 from gateway.audit.jsonl import MAX_BATCH, JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
+from gateway.audit.segments import list_chains
 from gateway.audit.slot import claim_slot
-from gateway.audit.verify import list_chains, verify_all, verify_file
+from gateway.audit.verify import verify_all, verify_file
 from gateway.contract.record import decision_record, outcome_record, refusal_record
 from gateway.contract.refusals import Refusal
 from tests.contract.walked import REDACTOR, ended, turned_away, walked

@@ -1,0 +1,67 @@
+"""Which record a command is about: `--config`, or files named one by one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import click
+
+from gateway.audit.segments import list_chains
+from gateway.contract.redaction import printable
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AuditFiles(Protocol):
+    """What the house puts into `ctx.obj`: the way from a configuration to the audit's file."""
+
+    def audit_file(self, config: Path) -> Path:
+        """`audit.file` of the configuration. Raises `ValueError` or `OSError` where it can't be read."""
+        ...
+
+
+_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="The gateway's configuration.")
+_FILES = click.option(
+    "--file", "files", multiple=True, type=click.Path(path_type=Path), help="An audit file, instead."
+)
+
+
+def placed(command: F) -> F:
+    """The options `--config` and `--file`."""
+    return _CONFIG(_FILES(command))
+
+
+def chains_of(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) -> list[tuple[int | None, Path]]:
+    """(writer, slot) of each chain that is meant. Ends the program where the configuration can't be read."""
+    if bool(config) == bool(files):
+        raise click.UsageError("give either --config or --file")
+    if files:
+        # A file that is named alone may be a copy from anywhere: its own first record says whose it is.
+        found: list[tuple[int | None, Path]] = []
+        for file in files:
+            listed = list_chains(file)
+            found += listed if len(listed) > 1 else [(None, file)]
+        return _unique(found)
+    if config is None or not hasattr(ctx.obj, "audit_file"):
+        raise click.UsageError("--config is not available here")
+    house: AuditFiles = ctx.obj
+    try:
+        return list(list_chains(house.audit_file(config)))
+    except (OSError, ValueError) as error:
+        give_up(str(error))  # the house's own words: they name the file, or the variable
+
+
+def give_up(why: str) -> NoReturn:
+    """Say what could not be asked, and exit 2."""
+    click.echo(printable(why, 1000), err=True)
+    sys.exit(2)
+
+
+def _unique(chains: list[tuple[int | None, Path]]) -> list[tuple[int | None, Path]]:
+    seen: dict[Path, int | None] = {}
+    for writer, path in chains:
+        seen.setdefault(path, writer)
+    return [(writer, path) for path, writer in seen.items()]

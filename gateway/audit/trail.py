@@ -1,0 +1,61 @@
+"""The record as a reader meets it: every writer's lines, merged in order of time, wherever they lie.
+
+Streaming: one line a writer is in memory. A writer's own order is kept also where its clock was set back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.audit.query import Query
+from gateway.audit.segments import lines_back, lines_of, open_slot
+
+
+class Chain(Protocol):
+    """One writer's lines. Raises `OSError` where they can't be read."""
+
+    @property
+    def name(self) -> str:
+        """Where they lie, for people."""
+        ...
+
+    def lines(self, *, newest_first: bool) -> Iterator[bytes]:
+        """All lines, newline included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChainOfFiles:
+    """A slot's growing file and what was set aside before it."""
+
+    slot: Path
+
+    @property
+    def name(self) -> str:
+        """The slot's file."""
+        return str(self.slot)
+
+    def lines(self, *, newest_first: bool) -> Iterator[bytes]:
+        """See the protocol; a line that is not finished is left out."""
+        with open_slot(self.slot) as opened:
+            for _, fd in opened.files(newest_first=newest_first):
+                for line in lines_back(fd) if newest_first else lines_of(fd):
+                    if line.endswith(b"\n"):
+                        yield line
+
+
+def search(chains: Sequence[Chain], query: Query, *, newest_first: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """(line, record) of all that is asked for, in order of time. Raises `OSError`."""
+    found = [_found(chain, query, newest_first) for chain in chains]
+    yield from heapq.merge(*found, key=lambda one: str(one[1].get("time")), reverse=newest_first)
+
+
+def _found(chain: Chain, query: Query, newest_first: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for line in chain.lines(newest_first=newest_first):
+        record = query.read(line)
+        if record is not None:
+            yield line, record
