@@ -38,4 +38,5 @@ ACTS: Mapping[str, Act] = {
     "revoke": Act(DECIDE, _from("revoke"), local=True),
     "withdraw": Act(REQUEST, _from("withdraw")),
     "resolve": Act(DECIDE, frozenset(State)),
+    "justify": Act(REQUEST, frozenset({State.PENDING})),
 }

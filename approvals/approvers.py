@@ -170,7 +170,19 @@ def enough(
     client: Party = (LOCAL, ""),
     local: bool,
 ) -> bool:
-    """Whether these people, by the claims they had when they approved, still make the quorum.
+    """Whether these people, by the claims they had when they approved, still make the quorum (`agreeing`)."""
+    return agreeing(approvals, approvers, parties, client=client, local=local) >= minimum
+
+
+def agreeing(
+    approvals: Iterable[Person],
+    approvers: Sequence[Approver],
+    parties: Collection[Party],
+    *,
+    client: Party = (LOCAL, ""),
+    local: bool,
+) -> int:
+    """How many of these people count, by the claims they had when they approved.
 
     `client`: the requester's program. `local`: whether a local administrator may approve at all; all of them together
     count once. Nobody counts twice by acting for another one who is counted.
@@ -182,4 +194,4 @@ def enough(
         elif may_decide(approvers, person) and not asks_as_well(person, parties, client):
             actors = parties_to(person.issuer, person.subject, person.claims)
             people.setdefault(person.party, set()).update(actors)
-    return sum(people.keys().isdisjoint(actors - {who}) for who, actors in people.items()) >= minimum
+    return sum(people.keys().isdisjoint(actors - {who}) for who, actors in people.items())

@@ -334,6 +334,7 @@ HELP: Mapping[str, str] = {
     "revoke": "Take an approval back.",
     "withdraw": "Withdraw a ticket that you asked for, and give up its call that waits for an answer.",
     "resolve": "Set a use of unknown outcome aside, with a note (--comment).",
+    "justify": "Say more about why you ask (--comment), while the ticket waits.",
 }
 
 for _name in ACTS:

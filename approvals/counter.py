@@ -1,4 +1,4 @@
-"""The people's side of the desk: look, approve, deny, revoke, withdraw, resolve.
+"""The people's side of the desk: look, approve, deny, revoke, withdraw, justify, resolve.
 
 Four eyes: whoever asks, by whatever client or in whoever's name, never decides. A ticket that is neither one's own
 nor one's to decide answers like one that is not there. A person's act counts only with its record, which is durable
@@ -14,13 +14,16 @@ import re
 import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from approvals.acts import ACTS, READ
-from approvals.approvers import LOCAL, Approver, Person, asks_as_well, enough, may_decide, read_approver
+from approvals.approvers import LOCAL, Approver, Person, agreeing, asks_as_well, enough, may_decide, read_approver
 from approvals.filed import Filed
 from approvals.ledger import Ledger
-from approvals.showing import is_what_stands, iso, show, standing
+from approvals.showing import is_what_stands, iso, line, show, standing
+from approvals.sieve import Sieve
+from approvals.sight import Sight
 from approvals.store import Store
 from approvals.ticket import (
     MOVES,
@@ -40,6 +43,7 @@ Journal = Callable[[Transition], Awaitable[None]]
 
 ITSELF = "ostiary"
 MOST_CHARACTERS = 4000
+MOST_JUSTIFICATIONS = 10
 MOST_PER_PAGE = 100
 PAGE_BYTES = 4 * 1024 * 1024
 JOURNAL_S = 2.0
@@ -95,7 +99,7 @@ class Counter:
         limit = max(1, min(limit, MOST_PER_PAGE))
         found, more = await self._store.read(
             lambda ledger: ledger.page(
-                person, state=state, before=before, limit=limit, budget=PAGE_BYTES, now=now
+                person, sieve=Sieve(state), before=before, limit=limit, budget=PAGE_BYTES, now=now
             )
         )  # fmt: skip
         following = _cursor(found[-1].ticket) if more and found else None
@@ -107,10 +111,73 @@ class Counter:
         now = self._clock()
         return self._show(await self._store.read(lambda ledger: _look(ledger, person, ticket_id)), now)
 
+    async def queue(
+        self, person: Person, sieve: Sieve, *, cursor: str | None = None, limit: int = 50
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Likewise, narrowed, as lines without arguments (`showing.line`). Raises like `page`."""
+        require(person, READ)
+        before = None if cursor is None else _position(cursor)
+        now = self._clock()
+        limit = max(1, min(limit, MOST_PER_PAGE))
+        found, more = await self._store.read(
+            lambda ledger: ledger.lines(person, sieve=sieve, before=before, limit=limit, now=now)
+        )
+        lines = [line(filed.ticket, self._agreed(filed), now) for filed in found]
+        return lines, _cursor(found[-1].ticket) if more and found else None
+
+    async def look(self, person: Person, ticket_id: str) -> Sight:
+        """One ticket with all that a decision rests on, of one moment: what this person may do about it, and the last
+        approval of the same tool. Raises like `show`.
+        """
+        require(person, READ)
+        now = self._clock()
+
+        async def work(ledger: Ledger) -> tuple[Filed, Filed | None]:
+            filed = await _look(ledger, person, ticket_id)
+            return filed, await ledger.last_approved(filed.ticket, person)
+
+        filed, before = await self._store.read(work)
+        ticket, told = filed.ticket, None
+        if before is not None:  # by both masks: what either hides is told by no comparison
+            mask = tuple(dict.fromkeys((*ticket.mask, *before.ticket.mask)))
+            told = show(replace(before.ticket, mask=mask), self._store.vault, self._page_url, now)
+        return Sight(
+            ticket=self._show(filed, now),
+            now=now,
+            is_own=person.party == (ticket.asked.issuer, ticket.asked.subject),
+            agreed=self._agreed(filed),
+            barred={verb: why for verb in ACTS if (why := self._bars(verb, person, filed, now))},
+            before=told,
+        )
+
+    def _bars(self, verb: str, person: Person, filed: Filed, now: float) -> str:
+        """Why this person can't do this now, by its stable name; `""` where nothing bars it."""
+        rule = ACTS[verb]
+        try:
+            require(person, rule.scope)
+            self._permit(verb, person, filed)
+            state = standing(filed.ticket, now).state
+            if state not in rule.states:
+                return state.value
+            self._target(verb, person, filed)
+        except (NotAllowed, MovedOn) as fault:
+            return fault.why
+        return ""
+
+    def _agreed(self, filed: Filed) -> int:
+        asked = filed.ticket.asked
+        return agreeing(
+            filed.approvals,
+            self._approvers(filed.ticket),
+            filed.parties,
+            client=(asked.issuer, asked.client),
+            local=self._local_approve,
+        )
+
     async def act(
         self, verb: str, person: Person, ticket_id: str, *, comment: str = "", seen: str = ""
     ) -> dict[str, Any]:
-        """Approve, deny, revoke, withdraw or resolve -> the ticket as it is then.
+        """Approve, deny, revoke, withdraw, justify or resolve -> the ticket as it is then.
 
         `seen` is the digest of what the person was shown; where given, the act fails if that is not what stands.
         Raises `NotAllowed`, `TicketUnknown`, `MovedOn`, `ActInvalid`, `StoreUnavailable`, what the journal raises.
@@ -121,7 +188,7 @@ class Counter:
             raise NotAllowed("not_locally")
         if len(comment) > MOST_CHARACTERS:
             raise ActInvalid("comment_too_long")
-        if verb == "resolve" and not comment.strip():
+        if verb in ("resolve", "justify") and not comment.strip():
             raise ActInvalid("comment_required")
 
         # Whoever guesses, or may not, is told so without taking the write lock from anybody.
@@ -158,7 +225,7 @@ class Counter:
     def _permit(self, verb: str, person: Person, filed: Filed) -> None:
         asked = filed.ticket.asked
         requester = person.party == (asked.issuer, asked.subject)
-        if verb == "withdraw":
+        if verb in ("withdraw", "justify"):
             if not requester:
                 raise NotAllowed("not_your_request")
             return
@@ -180,6 +247,10 @@ class Counter:
         if verb == "resolve":
             if filed.running is None or filed.running.run is not Run.UNKNOWN:
                 raise MovedOn("nothing_unknown")
+            return state
+        if verb == "justify":
+            if sum(one["verb"] == verb for one in filed.ticket.decisions) >= MOST_JUSTIFICATIONS:
+                raise MovedOn("said_enough")
             return state
         if verb != "approve":
             return MOVES[state][verb]

@@ -19,6 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from approvals.approvers import Approver, Party, Person
 from approvals.filed import Filed, Open
 from approvals.schema import decisions, eligible, tickets, uses
+from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
     ABANDON,
     AWAIT,
@@ -36,7 +37,6 @@ from approvals.statements import (
     WAIT_AGAIN,
     is_overdue,
     is_readable_by,
-    stands_as,
 )
 from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, StoreUnavailable, Ticket, sources
 from approvals.vault import Vault, effect_of
@@ -93,7 +93,7 @@ class Ledger:
         self,
         person: Person,
         *,
-        state: State | None,
+        sieve: Sieve,
         before: tuple[float, str] | None,
         limit: int,
         budget: int,
@@ -102,16 +102,7 @@ class Ledger:
         """Tickets that this person asked for or may decide (a local administrator: all), newest first, and whether
         more follow. At most `limit`, and no more than `budget` bytes of arguments (but always one).
         """
-        query = select(tickets.c.id, tickets.c.weight).order_by(tickets.c.created_at.desc(), tickets.c.id.desc())
-        if not person.local:
-            query = query.where(is_readable_by(person))
-        if state is not None:
-            query = query.where(stands_as(state, now))
-        if before is not None:
-            at, ticket_id = before
-            query = query.where(
-                or_(tickets.c.created_at < at, and_(tickets.c.created_at == at, tickets.c.id < ticket_id))
-            )
+        query = newest(select(tickets.c.id, tickets.c.weight), person, sieve, before, now)
         rows = (await self.connection.execute(query.limit(limit + 1))).all()
         chosen: list[str] = []
         for row in rows[:limit]:
@@ -122,6 +113,21 @@ class Ledger:
         found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id.in_(chosen)))
         found.sort(key=lambda filed: chosen.index(filed.ticket.id))
         return found, len(chosen) < len(rows)
+
+    async def lines(
+        self, person: Person, *, sieve: Sieve, before: tuple[float, str] | None, limit: int, now: float
+    ) -> tuple[list[Filed], bool]:
+        """The bookkeeping of the same tickets, and of none their arguments: what a queue is made of."""
+        query = newest(SUMMARY, person, sieve, before, now).limit(limit + 1)
+        rows = (await self.connection.execute(query)).all()
+        said = await self._said([row.id for row in rows[:limit]])
+        found = [self._filed(row, self._bond(row), None, said=said.get(row.id, ())) for row in rows[:limit]]
+        return found, len(rows) > limit
+
+    async def last_approved(self, ticket: Ticket, person: Person) -> Filed | None:
+        """The last other approval of this tool, target and environment that this person may look at, or None."""
+        found = (await self.connection.execute(last_approved(ticket, person))).scalar_one_or_none()
+        return None if found is None else await self.whole(found)
 
     async def is_readable(self, person: Person, ticket_id: str) -> bool:
         """Whether this person asked for the ticket or is named by its approvers."""
@@ -159,8 +165,11 @@ class Ledger:
         """Store a new pending ticket; False if a live one of the same effect is there already."""
         asked = ticket.asked
         shown = orjson.dumps(
-            {"arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification}
-        )
+            {
+                "arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification,
+                "tool": asked.tool,
+            }
+        )  # fmt: skip
         bond = orjson.dumps(
             {
                 "effect": effect_of(asked).hex(), "digest": asked.digest, "tenant": asked.tenant, "parties": parties,
@@ -369,6 +378,7 @@ class Ledger:
             digest=bond["digest"], tool_digest=row.tool_digest,
             shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
             tenant=bond.get("tenant", ""),  # none in a ticket of before tickets named it
+            tool=asked.tool if asked else shown.get("tool", {}) if shown else {},  # likewise
         )  # fmt: skip
         ticket = Ticket(
             id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",

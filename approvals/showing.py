@@ -65,6 +65,30 @@ def show(ticket: Ticket, vault: Vault, page_url: str, now: float) -> dict[str, A
     return {**shown, "earlier": [_dated(one) for one in ticket.earlier], "digest": vault.stamp(_spelled(shown))}
 
 
+def justifications(ticket: Ticket) -> list[str]:
+    """What the requester said when asking and since then, in order: nothing of it is ever taken back."""
+    added = [str(one["comment"]) for one in ticket.decisions if one["verb"] == "justify"]
+    return [text for text in (ticket.justification, *added) if text]
+
+
+def line(ticket: Ticket, agreed: int, now: float) -> dict[str, Any]:
+    """Ticket -> what a queue says of it: nothing that was sealed, so no arguments; `agreed` approvals count."""
+    ticket, asked = standing(ticket, now), ticket.asked
+    return {
+        "id": ticket.id,
+        "state": ticket.state.value,
+        "server": asked.server,
+        "environment": asked.environment,
+        "method": asked.method,
+        "name": asked.name,
+        "requester": _requester(asked),
+        "agreed": agreed,
+        "min_approvers": ticket.min_approvers,
+        "createdAt": iso(ticket.created_at),
+        "expiresAt": iso(ticket.expires_at),
+    }
+
+
 def is_what_stands(ticket: Ticket, seen: str, vault: Vault, page_url: str, now: float) -> bool:
     """Whether `seen` is the digest of what this ticket shows now."""
     return vault.stamped(_spelled(_shown(ticket, page_url, now)), seen)
@@ -89,7 +113,8 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "masked": met,
         "meta": asked.shown_meta,
         "requester": _requester(asked),
-        "justification": ticket.justification,
+        "tool": asked.tool,
+        "justification": "\n\n".join(justifications(ticket)),
         "reasons": list(ticket.reasons),
         "approvers": list(ticket.approvers),
         "min_approvers": ticket.min_approvers,

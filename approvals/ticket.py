@@ -143,7 +143,9 @@ class Asked:
     themselves (the arguments, `inputResponses` and bound `_meta` keys enter by their own digest): it finds the
     ticket. `tool_digest` is compared afterwards: a changed definition makes the ticket stale. `arguments` is what
     reviewers are shown, before masking; `shown_meta` are the bound `_meta` keys and input responses, for the same
-    purpose. `tenant` is the requester's, `""` where none is configured.
+    purpose. `tenant` is the requester's, `""` where none is configured. `tool` is what the server said of its tool at
+    that moment, for reviewers: `{title, description, annotations}` as far as it said it, bounded; `tool_digest`
+    covers the whole of it.
     """
 
     issuer: str
@@ -159,6 +161,7 @@ class Asked:
     tool_digest: str
     shown_meta: Mapping[str, Any] = field(default_factory=dict)
     tenant: str = ""
+    tool: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +242,9 @@ class Held:
 class Transition:
     """A ticket or a use moved; the house writes it into the audit chain as a record of kind `approval`.
 
-    `verb`: request, approve, deny, revoke, withdraw, expire, claim, continue, restore, sent, waiting, executed,
-    failed, unknown, abandoned, resolve. `leg` is the use's. `by` is `ISSUER|SUBJECT` (the issuer ends at the first
-    `|`), `local:UID@HOST` or `ostiary` (the gateway itself). `seen` is the digest of what they saw.
+    `verb`: request, approve, deny, revoke, withdraw, justify, expire, claim, continue, restore, sent, waiting,
+    executed, failed, unknown, abandoned, resolve. `leg` is the use's. `by` is `ISSUER|SUBJECT` (the issuer ends at
+    the first `|`), `local:UID@HOST` or `ostiary` (the gateway itself). `seen` is the digest of what they saw.
     """
 
     ticket: Ticket

@@ -60,7 +60,7 @@ from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
 APPROVAL_BODY_BYTES = 1 << 20
-GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve"})
+GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve", "justify"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
 
 Scope = MutableMapping[str, Any]

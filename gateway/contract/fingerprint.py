@@ -23,6 +23,10 @@ _EXACT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PA
 _FLOAT_OR_BIG = re.compile(rb"(?:\A|[:,\[])-?(?:[0-9]{16}|[0-9]+[.e])")
 _BIG = re.compile(rb"(?:\A|[:,\[])-?[0-9]{16}")
 _LARGEST = 2**53 - 1
+MOST_TITLE = 512
+MOST_DESCRIPTION = 16_384
+MOST_ANNOTATIONS = 4096
+"""Characters, and for annotations bytes, of a definition that a ticket keeps for those who look at it."""
 
 
 def canonical(value: Any) -> bytes:
@@ -142,7 +146,27 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         tool_digest=tool.digest if tool is not None else "",
         shown_meta=shown,
         tenant=identity.tenant,
+        tool={} if tool is None else described(tool.definition),
     )
+
+
+def described(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """What a definition says of its tool, for a person: `{title, description, annotations}`, as far as it says it.
+
+    Bounded: a longer text is cut and its length told (`description_characters`), larger annotations are left out.
+    """
+    said: dict[str, Any] = {}
+    title, description = definition.get("title"), definition.get("description")
+    if isinstance(title, str) and title:
+        said["title"] = title[:MOST_TITLE]
+    if isinstance(description, str) and description:
+        said["description"] = description[:MOST_DESCRIPTION]
+        if len(description) > MOST_DESCRIPTION:
+            said["description_characters"] = len(description)
+    annotations = definition.get("annotations")
+    if isinstance(annotations, Mapping) and annotations and len(spelling(annotations)) <= MOST_ANNOTATIONS:
+        said["annotations"] = annotations
+    return said
 
 
 def _sha256(value: Any) -> str:

@@ -14,7 +14,7 @@ import rfc8785
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from gateway.contract.fingerprint import canonical, describe_effect, digest, digest_definition, effect_text
+from gateway.contract.fingerprint import canonical, describe_effect, described, digest, digest_definition, effect_text
 from gateway.contract.passage import Identity, Tool
 from gateway.contract.refusals import Refusal, Refused
 from tests.contract.asking import META, SERVER, ask, message
@@ -221,3 +221,12 @@ def test_a_definitions_digest_covers_all_of_it() -> None:
     ]
     assert len({digest_definition(item) for item in [definition, *changed]}) == 4
     assert digest_definition({"name": "t"}) == digest({"name": "t"})
+
+
+def test_what_a_definition_says_is_kept_for_people_and_bounded() -> None:
+    """Title, description and annotations as listed; a long text is cut and says so, large annotations left out."""
+    said = {"title": "Pay", "description": "Moves money.", "annotations": {"destructiveHint": True}}
+    assert described({"name": "pay", "inputSchema": {}, **said}) == said
+    assert described({"name": "pay", "title": 3, "description": None, "annotations": []}) == {}
+    cut = described({"description": "x" * 20_000, "annotations": {"title": "y" * 5000}})
+    assert cut == {"description": "x" * 16_384, "description_characters": 20_000}
