@@ -19,7 +19,7 @@ from typing import Any
 
 from approvals.acts import ACTS, READ
 from approvals.approvers import LOCAL, Approver, Person, agreeing, asks_as_well, enough, may_decide, read_approver
-from approvals.filed import Filed
+from approvals.filed import Filed, Standing
 from approvals.ledger import Ledger
 from approvals.showing import is_what_stands, iso, line, show, standing
 from approvals.sieve import Sieve
@@ -38,6 +38,7 @@ from approvals.ticket import (
     Transition,
     Unapprovable,
 )
+from approvals.watching import Moved, Watch, is_no_longer_pending
 
 Journal = Callable[[Transition], Awaitable[None]]
 
@@ -74,14 +75,24 @@ class Counter:
         self._issuers = tuple(issuers)
         self._clock = clock
         self._local_approve = local_approve
+        self._watch = Watch(store, clock)
 
-    def describe(self, ticket: Ticket) -> dict[str, Any]:
+    async def watch(self, ticket_id: str, *, within_s: float, moved: Moved = is_no_longer_pending) -> Standing | None:
+        """Wait until a ticket has `moved`, at most `within_s` -> where it stands then; `None`: there is none.
+
+        Hundreds may wait: they share one look at the store. Whether the caller may know of the ticket is not asked
+        here. Raises `StoreUnavailable`.
+        """
+        return await self._watch.wait(ticket_id, moved, within_s)
+
+    def describe(self, ticket: Ticket | Standing) -> dict[str, Any]:
         """What a refused caller is told: `{id, state, page, expiresAt}`; `{}` for one that was never stored."""
         if not ticket.id:
             return {}
+        stands = ticket if isinstance(ticket, Standing) else standing(ticket, self._clock())
         return {
             "id": ticket.id,
-            "state": standing(ticket, self._clock()).state.value,
+            "state": stands.state.value,
             "page": f"{self._page_url}/{ticket.id}",
             "expiresAt": iso(ticket.expires_at),
         }
@@ -220,7 +231,9 @@ class Counter:
                 await self._record(told)
             return self._show(after, now)
 
-        return await self._store.write(work, patience_s=JOURNAL_S)
+        shown = await self._store.write(work, patience_s=JOURNAL_S)
+        self._watch.tell(ticket_id)
+        return shown
 
     def _permit(self, verb: str, person: Person, filed: Filed) -> None:
         asked = filed.ticket.asked

@@ -176,6 +176,7 @@ class Desk(Running):
 
         if not await self._store.write(work, patience_s=JOURNAL_S):
             return False
+        self._watch.tell(filed.ticket.id)
         await self._end([End(use.use_id, Run.ABANDONED)])
         return True
 
@@ -307,6 +308,8 @@ class Desk(Running):
         if not claimed:
             return False
         self._held |= claims
+        for ticket, _, _, _ in taken:
+            self._watch.tell(ticket.id)
         try:
             for ticket, use, verb, _ in taken:
                 await self._record(Transition(ticket, verb, ITSELF, now, use_id=use.use_id, leg=use.leg))
@@ -326,6 +329,8 @@ class Desk(Running):
         return not claiming.cancelled() and claiming.result()
 
     async def _replace(self, today: Today, reasons: Sequence[str], justification: str) -> _Settled | None:
+        closed: list[str] = []
+
         async def work(ledger: Ledger) -> _Settled | None:
             asked, now = today.asked, self._clock()
             step = weigh(await ledger.of_effect(asked, now), replace(today, now=now))
@@ -338,6 +343,7 @@ class Desk(Running):
             for filed, verb, why in step.closing:
                 if not await self._close(ledger, filed, verb, why, now):
                     return None
+                closed.append(filed.ticket.id)
             ticket = _draft(
                 new_id(), asked, today.terms, mask=today.mask, reasons=reasons, justification=justification, now=now
             )
@@ -346,7 +352,10 @@ class Desk(Running):
             await self._record(Transition(ticket, "request", f"{asked.issuer}|{asked.subject}", now))
             return _Settled(ticket, "pending", opened=True)
 
-        return await self._store.write(work, patience_s=JOURNAL_S)
+        settled = await self._store.write(work, patience_s=JOURNAL_S)
+        for ticket_id in closed:
+            self._watch.tell(ticket_id)
+        return settled
 
 
 def _one(use: Claimed, taken: Sequence[_Taken]) -> Claimed:

@@ -7,17 +7,17 @@ whether it did, and the caller believes nothing else. Rows leave as `Filed`, wit
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, and_, func, null, or_, select, update
+from sqlalchemy import Select, and_, case, func, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person
-from approvals.filed import Filed, Open
+from approvals.filed import Filed, Open, Standing
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
@@ -83,6 +83,14 @@ class Ledger:
             return None
         said = await self._said([row.id]) if decided else {}
         return self._filed(row, self._bond(row), None, said=said.get(row.id, ()))
+
+    async def standings(self, ticket_ids: Collection[str], now: float) -> dict[str, Standing]:
+        """Where these tickets stand; one that is not there is left out."""
+        columns = (tickets.c.id, tickets.c.state, tickets.c.version, tickets.c.expires_at)
+        over = case((is_overdue(now), State.EXPIRED.value), else_=tickets.c.state).label("now")
+        query = select(*columns, over).where(tickets.c.id.in_(list(ticket_ids)))
+        rows = (await self.connection.execute(query)).all()
+        return {row.id: Standing(row.id, State(row.now), row.version, row.expires_at) for row in rows}
 
     async def whole(self, ticket_id: str) -> Filed | None:
         """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""

@@ -171,6 +171,7 @@ class Running(Counter):
 
         moved = await self._store.write(work)
         for transition in moved:
+            self._watch.tell(transition.ticket.id)
             await self._record(transition)
         return len(moved)
 

@@ -24,6 +24,7 @@ from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
+from gateway.challenge import Challenges
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import close_implications
@@ -166,6 +167,7 @@ class House:
             catalog=catalog,
             policy=counted,
             desk=desk,
+            challenges=Challenges(desk),
             seals=seals,
             handles=handles,
             eras=Eras(Sessions(plan.seal_keys, limits.legacy_session_s)),

@@ -112,6 +112,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(_as_written)]
 Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_as_written)]
 ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
+Challenging = Literal["auto", "elicitation", "task", "error"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -202,6 +203,7 @@ class ServerSettings(Group):
     tool_arguments: dict[str, Arguments] = Field(default_factory=dict)
     pins: Pinning = "off"
     resources: ResourceSettings = ResourceSettings()
+    challenge: Challenging = "auto"
     legacy_servers: PastVersion = "off"
     legacy_clients: bool = False
     quirks: tuple[Quirk, ...] = ()
@@ -223,12 +225,16 @@ class PolicySettings(Group):
 
 
 class ApprovalSettings(Group):
-    """Where tickets are kept, and who may be asked. `issuers` defaults to all issuers."""
+    """Where tickets are kept, and who may be asked. `issuers` defaults to all issuers.
+
+    `hold_s` is how long a retry of a call that waits for a person is kept before it is answered.
+    """
 
     database: str = "sqlite:///ostiary.db"
     issuers: tuple[str, ...] = ()
     volatile_meta: tuple[str, ...] = ()
     local_approve: bool = False
+    hold_s: Annotated[float, Field(ge=0, le=60)] = 25.0
 
     @model_validator(mode="after")
     def _sqlite(self) -> Self:

@@ -64,8 +64,6 @@ def is_approved(opened: OpenedState | None) -> bool:
 
 def refusal_of(held: Held, ticket: Mapping[str, Any]) -> Refused:
     """Why nothing was consumed, as the requester may read it: `ticket` is theirs."""
-    if held.why == "pending":
-        return Refused(Refusal.APPROVAL_REQUIRED, held.why, ticket=ticket)
     detail = held.detail or held.why
     return Refused(Refusal.APPROVAL_REFUSED, detail, message=SAID.get(held.why), why=held.why, ticket=ticket)
 

@@ -15,6 +15,7 @@ from approvals.desk import Desk
 from approvals.ticket import Claimed, Held
 from gateway.audit.port import AuditSink
 from gateway.catalog import Catalog
+from gateway.challenge import Challenges
 from gateway.contract.admission import admit, policy_input
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.headers import match_headers
@@ -41,7 +42,7 @@ from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.handles import Handles
-from gateway.legs import Needed, find_needed, is_approved, open_leg, refusal_of
+from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault
@@ -60,6 +61,7 @@ class Corridor:
     catalog: Catalog
     policy: Policy
     desk: Desk
+    challenges: Challenges
     seals: Seals
     handles: Handles
     eras: Eras
@@ -169,7 +171,7 @@ class Corridor:
         """
         passage.settled = settled = await self.delivery.claim(needed.settle(self.desk))
         if isinstance(settled, Held):
-            raise refusal_of(settled, self.desk.describe(settled.ticket))
+            raise await self.challenges.challenge(passage, settled)
 
     async def commit(self, passage: Passage) -> None:
         """Write the decision down. Durable when it returns; otherwise nothing may be forwarded."""

@@ -53,6 +53,7 @@ def _server(settings: Settings, name: str) -> Server:
         allowed_origins=frozenset(server.allowed_origins),
         methods=frozenset(server.methods),
         legacy_clients=server.legacy_clients,
+        challenge=server.challenge,
         quirks=frozenset(server.quirks),
         past="" if server.legacy_servers == "off" else server.legacy_servers,
         extensions=frozenset(server.extensions),

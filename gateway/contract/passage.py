@@ -33,7 +33,8 @@ class Server:
     document's URL, `scopes` what the 401 challenge names, `methods` extension methods that the configuration lists,
     `extensions` those that may be announced, `reach` which of its resources may be named (`None`: as far as the
     policy goes). `legacy_clients` and `quirks`: who is served besides clients that follow the one revision;
-    `past`: the earlier revision that the server itself is offered, empty where it follows this one.
+    `past`: the earlier revision that the server itself is offered, empty where it follows this one. `challenge`: how
+    the caller of a held call is told so, where it can be told in more ways than one.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Server:
     quirks: frozenset[Quirk] = frozenset()
     extensions: frozenset[str] = frozenset()
     past: str = ""
+    challenge: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

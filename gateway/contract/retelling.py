@@ -65,7 +65,8 @@ def retell_refusal(refused: Refused, reply: Reply) -> Reply:
         message["result"].pop("resultType")
     else:
         message["error"] = _retell_error(message["error"])
-        if page := refused.data.get("ticket", {}).get("page"):
+        page = refused.data.get("ticket", {}).get("page")
+        if page and page not in message["error"]["message"]:
             message["error"]["message"] += f" {page}"
     status = reply.status
     if refused.refusal not in _OWN_STATUS and refused.refusal.value.challenge is None:

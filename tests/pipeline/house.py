@@ -21,6 +21,7 @@ from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
+from gateway.challenge import Challenges
 from gateway.contract.passage import Passage, Received, Reply, Server
 from gateway.contract.record import AuditKeys, Redactor
 from gateway.definitions import Definitions
@@ -293,6 +294,7 @@ async def inner_house(
             catalog,
             policy,
             desk,
+            Challenges(desk),
             seals,
             handles,
             eras,

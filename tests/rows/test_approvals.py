@@ -39,6 +39,9 @@ def bare(answer: Answer) -> dict[str, Any]:
     """An error without what differs from ticket to ticket."""
     error: dict[str, Any] = copy.deepcopy(answer.json()["error"])
     error["data"].pop("decisionId")
+    page, day = error["data"]["ticket"]["page"], error["data"]["ticket"]["expiresAt"][:10]
+    assert page in error["message"]
+    error["message"] = error["message"].replace(page, "PAGE").partition(day)[0]
     for member in ("id", "page", "expiresAt"):
         error["data"]["ticket"].pop(member)
     return error

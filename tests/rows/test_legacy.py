@@ -346,7 +346,7 @@ def test_policy_and_approvals_are_the_very_same(house: House) -> None:
     held = house.ask(older(house, message, session=session))
     ticket = held.json()["error"]["data"]["ticket"]
     assert error(held)[:2] == (200, 40303)
-    assert error(held)[2].endswith(f" {ticket['page']}")
+    assert error(held)[2].count(ticket["page"]) == 1
     modern = body("tools/call", {"name": "write", "arguments": {"number": 1}}, 9)
     assert house.held("old", modern)["id"] == ticket["id"], "one effect, one ticket"
     assert house.act("approve", ticket["id"]).status_code == 200
