@@ -46,11 +46,13 @@ def _administrator() -> Person:
 class LocalDoor:
     """How the house lets a local administrator in: it puts one of these into the command's context (`ctx.obj`).
 
-    `open(config_file)` yields a desk on the configured store whose acts are recorded.
+    `open(config_file)` yields a desk on the configured store whose acts are recorded; `database(config_file)` is the
+    store's URL.
     """
 
     open: Callable[[Path], AbstractAsyncContextManager[Desk]]
     person: Person = field(default_factory=_administrator)
+    database: Callable[[Path], str] | None = None
 
 
 class Answered(Exception):  # noqa: N818 - it was asked, and this is the answer
@@ -210,16 +212,20 @@ class Asking:
 
     def run(self, asking: Coroutine[Any, Any, Mapping[str, Any]]) -> Mapping[str, Any]:
         """Ask; end the program with 1 or 2 where there is no good answer."""
-        try:
-            return asyncio.run(asking)
-        except Answered as fault:
-            told = as_json(fault.shown()) if self.json else paragraph(": ".join(fault.shown().values()))
-            click.echo(told, err=not self.json)
-            raise SystemExit(fault.code) from fault
+        return _run(asking, as_json_=self.json)
 
     def print(self, ticket: Mapping[str, Any]) -> None:
         """One ticket."""
         click.echo(as_json(ticket) if self.json else sheet(ticket))
+
+
+def _run(asking: Coroutine[Any, Any, Mapping[str, Any]], *, as_json_: bool) -> Mapping[str, Any]:
+    try:
+        return asyncio.run(asking)
+    except Answered as fault:
+        told = as_json(fault.shown()) if as_json_ else paragraph(": ".join(fault.shown().values()))
+        click.echo(told, err=not as_json_)
+        raise SystemExit(fault.code) from fault
 
 
 def _asking(command: Callable[..., None]) -> Callable[..., None]:
@@ -314,6 +320,42 @@ def request(
         "justification": justification,
     }
     asking.print(asking.run(asking.clerk.request(body)))
+
+
+@approvals.command("migrate")
+@click.option("--config", type=click.Path(path_type=Path), required=True, help="Whose database it is.")
+@click.option("--check", is_flag=True, help="Only say whether there is something to migrate; exit 1 if so.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+@click.pass_context
+def migrate(ctx: click.Context, config: Path, check: bool, json_: bool) -> None:
+    """Bring the database of tickets to the revision that this ostiary uses."""
+    door = ctx.find_object(LocalDoor)
+    if door is None or door.database is None:
+        raise click.UsageError("--config is not available here")
+    told = _run(_migrate(door.database, config, check), as_json_=json_)
+    click.echo(as_json(told) if json_ else paragraph(MIGRATED[told["state"]].format(**told)))
+    raise SystemExit(NO if told["state"] == "behind" else 0)
+
+
+MIGRATED: Mapping[str, str] = {
+    "current": "the database has revision {newest}: nothing to do",
+    "migrated": "the database was brought from {revision} to {newest}",
+    "behind": "the database has revision {revision}, this ostiary uses {newest}",
+}
+
+
+async def _migrate(database: Callable[[Path], str], config: Path, check: bool) -> Mapping[str, Any]:
+    from approvals.revisions import RevisionRefused, newest  # noqa: PLC0415 - most commands need no driver
+    from approvals.store import migrate as bring_up  # noqa: PLC0415
+
+    try:
+        before = await bring_up(database(config), check=check)
+    except RevisionRefused as fault:
+        raise Answered(str(fault), NO) from fault
+    except (StoreUnavailable, ValueError) as fault:
+        raise Answered(str(fault), NOT_ASKED) from fault
+    state = "current" if before.is_newest else "behind" if check else "migrated"
+    return {"state": state, "revision": before.revision or "none", "newest": newest()}
 
 
 def _verb(verb: str, help_: str) -> None:

@@ -1,7 +1,8 @@
 """The tables of the approval store, in what SQLite and PostgreSQL share. Times: seconds since the epoch.
 
 At most one live ticket per effect is the database's own rule (a unique partial index), not only the desk's. The
-columns `bond`, `shown` and `sealed` hold ciphertext (`vault.py`); `lookup` is a keyed digest.
+columns `bond`, `shown` and `sealed` hold ciphertext (`vault.py`); `lookup` is a keyed digest. Whoever changes
+this file adds a revision to `migrations/versions/`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 2
-"""The version that this code reads and writes. Another one found at start is refused, never guessed at."""
-
 metadata = MetaData()
-
-schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
 
 tickets = Table(
     "tickets",

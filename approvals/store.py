@@ -15,14 +15,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event, inspect, select
+from sqlalchemy import Connection, event, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
 from approvals.ledger import Ledger
-from approvals.schema import SCHEMA, metadata, schema_version, tickets
+from approvals.revisions import Standing, bring_up, look, must_be_migrated
+from approvals.schema import tickets
 from approvals.statements import LIVE
 from approvals.ticket import State, StoreUnavailable
 from approvals.vault import Vault
@@ -34,12 +35,17 @@ __all__ = ["Store", "StoreUnavailable"]
 
 LIMIT_S = 2.0
 BUSY_S = 1.5
+MIGRATE_S = 120.0
+"""How long a start waits for another one that migrates, and how long it may itself."""
 READERS = 4
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 
 
 class Store:
-    """Tickets in a database. `url`: `sqlite:///FILE`; `keys`: 32 bytes each, the first seals, all open."""
+    """Tickets in a database. `url`: `sqlite:///FILE`; `keys`: 32 bytes each, the first seals, all open.
+
+    `migrate`: whether `start` brings the database to the newest revision, or refuses one that is not there yet.
+    """
 
     def __init__(
         self,
@@ -47,11 +53,13 @@ class Store:
         keys: Sequence[bytes],
         *,
         limit_s: float = LIMIT_S,
+        migrate: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.vault = Vault(keys)
         self._path = _file_of(make_url(url))
         self._limit_s = limit_s
+        self._migrate = migrate
         self._clock = clock
         self._engine = _engine(self._path, min(BUSY_S, limit_s * 0.75))
         self._writer = asyncio.Lock()
@@ -70,7 +78,12 @@ class Store:
         try:
             self._file = await asyncio.to_thread(_make, self._path)
             await self._prepare()
-            await self.write(self._check)
+            standing = await self.read(lambda ledger: ledger.connection.run_sync(look))
+            if not standing.is_newest:
+                if not self._migrate:
+                    raise must_be_migrated(standing)
+                await _migrate_file(self._path)
+            await self.read(self._check_keys)
         except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
             await self.close()
             raise StoreUnavailable(f"{self._path}: {getattr(fault, 'orig', None) or fault}") from fault
@@ -158,14 +171,8 @@ class Store:
             else:
                 return
 
-    async def _check(self, ledger: Ledger) -> None:
+    async def _check_keys(self, ledger: Ledger) -> None:
         connection = ledger.connection
-        if not await connection.run_sync(lambda sync: inspect(sync).has_table(schema_version.name)):
-            await connection.run_sync(metadata.create_all)
-            await connection.execute(schema_version.insert().values(version=SCHEMA))
-        found = (await connection.execute(select(schema_version.c.version))).scalars().all()
-        if found != [SCHEMA]:
-            raise StoreUnavailable(f"{self._path} has schema version {found}, and this ostiary reads {SCHEMA}")
         # What stands in the way of a call can be found by its key alone: a denial must not be forgotten with it.
         holds = (tickets.c.state == State.DENIED) & (tickets.c.expires_at > self._clock())
         matters = tickets.c.state.in_(LIVE) | tickets.c.running.is_not(None) | holds
@@ -175,6 +182,32 @@ class Store:
             raise StoreUnavailable(
                 f"tickets that still count are sealed by keys that are not configured: {sorted(strange)}"
             )
+
+
+async def migrate(url: str, *, check: bool = False) -> Standing:
+    """Bring a database to the newest revision (`check`: only look) -> the one that it had.
+
+    Raises `RevisionRefused` (nothing was changed) or `StoreUnavailable`.
+    """
+    path = _file_of(make_url(url))
+    try:
+        if check and not path.exists():
+            return Standing("")
+        await asyncio.to_thread(_make, path)
+        return await _migrate_file(path, look if check else bring_up)
+    except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
+        raise StoreUnavailable(f"{path}: {getattr(fault, 'orig', None) or fault}") from fault
+
+
+async def _migrate_file(path: Path, step: Callable[[Connection], Standing] = bring_up) -> Standing:
+    engine = _engine(path, MIGRATE_S)
+    try:
+        async with engine.connect() as connection:
+            await connection.execution_options(ostiary_write=step is bring_up)
+            async with connection.begin():
+                return await connection.run_sync(step)
+    finally:
+        await engine.dispose()
 
 
 def _file_of(url: URL) -> Path:

@@ -231,7 +231,8 @@ class House:
         """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
         settings, opened = self._plan.settings, self._open
         await self._open_record()
-        self._store = Store(settings.approvals.database, derive_keys(self._plan.seal_keys, "tickets"))
+        keys = derive_keys(self._plan.seal_keys, "tickets")
+        self._store = Store(settings.approvals.database, keys, migrate=settings.approvals.migrate)
         # The file's lock says that nobody else is this owner; another gateway on this host has another file.
         owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
         desk = Desk(

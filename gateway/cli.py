@@ -74,7 +74,7 @@ def main(ctx: click.Context) -> None:
     if ctx.invoked_subcommand == "approvals":
         from approvals.commands import LocalDoor  # noqa: PLC0415 - see House
 
-        ctx.obj = LocalDoor(open_desk)
+        ctx.obj = LocalDoor(open_desk, database=database_of)
     elif ctx.invoked_subcommand == "pins":
         from gateway.pins.commands import PinDoor  # noqa: PLC0415
 
@@ -198,6 +198,14 @@ class AuditDoor:
             return load_settings(config).audit.file
         except ConfigError as error:
             raise ValueError(str(error)) from error
+
+
+def database_of(config: Path) -> str:
+    """`approvals.database` of a configuration. Raises `ValueError` where it can't be read."""
+    try:
+        return load_settings(config).approvals.database
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 @asynccontextmanager

@@ -231,6 +231,7 @@ class ApprovalSettings(Group):
     """
 
     database: str = "sqlite:///ostiary.db"
+    migrate: bool = True
     issuers: tuple[str, ...] = ()
     volatile_meta: tuple[str, ...] = ()
     local_approve: bool = False

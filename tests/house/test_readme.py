@@ -25,7 +25,7 @@ NO_COMMANDS = {"audit key id"}
 
 LATER = {
     "init", "decide", "explain", "policy", "registry", "evidence",
-    "audit export", "approvals migrate",
+    "audit export",
 }  # fmt: skip
 """Commands of the public face (design.md) that later versions bring; a page that shows one has to be about that."""
 
