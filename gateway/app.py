@@ -220,7 +220,8 @@ class House:
         return pins
 
     async def _open_record(self) -> None:
-        self._sink = JsonlSink(JsonlSettings(self._plan.settings.audit.file))
+        audit = self._plan.settings.audit
+        self._sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))
         try:
             await self._sink.start()
         except AuditUnavailable as error:

@@ -245,10 +245,20 @@ class ApprovalSettings(Group):
 
 
 class AuditSettings(Group):
-    """The durable record. `file` is writer 0's; writer k appends `.k`."""
+    """The durable record. `file` is writer 0's; writer k appends `.k`. Files rotate by size or age; 0: never."""
 
     file: Path
     hmac_key_env: str = "OSTIARY_AUDIT_KEY"
+    rotate_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    rotate_s: Annotated[float, Field(ge=0, le=31_622_400)] = 0.0
+
+    @model_validator(mode="after")
+    def _worth_a_file(self) -> Self:
+        if 0 < self.rotate_bytes < 65_536:
+            raise ValueError("rotate_bytes: must be 0 (never) or at least 65536")
+        if 0 < self.rotate_s < 60:
+            raise ValueError("rotate_s: must be 0 (never) or at least 60")
+        return self
 
 
 class PinSettings(Group):

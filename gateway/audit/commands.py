@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from heapq import merge
 from pathlib import Path
 from typing import Final
 
@@ -100,8 +101,7 @@ def tail(
     try:
         for _, path in chains_of(ctx, config, files):
             followers[path] = Follower(path)
-        last = [line for follower in followers.values() for line in follower.last(count)]
-        last.sort(key=time_of)
+        last = list(merge(*(follower.last(count) for follower in followers.values()), key=time_of))
         for line in last[len(last) - min(count, len(last)) :]:
             click.echo(show(line, as_json=as_json))
         while follow:
@@ -109,7 +109,7 @@ def tail(
             for _, path in chains_of(ctx, config, files):  # another writer may have come
                 if path not in followers:
                     followers[path] = Follower(path)
-            for line in sorted((line for follower in followers.values() for line in follower.new()), key=time_of):
+            for line in merge(*(follower.new() for follower in followers.values()), key=time_of):
                 click.echo(show(line, as_json=as_json))
     except OSError as error:
         give_up(f"{error.filename or 'the audit'}: {error.strerror or error}")
@@ -123,7 +123,10 @@ def _sentence(report: Report) -> str:
         return f"{report.path}: could not be read: {report.unread}"
     if report.finding:
         found = report.finding
-        return f"{report.path}: BROKEN at line {found.line}, record {found.seq}: {printable(found.why, 500)}"
+        where = f"{report.path}: BROKEN at line {found.line}, record {found.seq}"
+        return f"{where}: {printable(found.why, 500)} [{found.kind}]"
     if not report.count:
         return f"{report.path}: empty, nothing to verify"
-    return f"{report.path}: whole, {report.count} records of writer {report.writer}, head {report.head}"
+    since = f" from {report.first} on, where a checkpoint begins," if report.first > 1 else ""
+    count = report.count - report.first + 1
+    return f"{report.path}: whole, {count} records{since} of writer {report.writer}, head {report.head}"

@@ -1,50 +1,24 @@
-"""One file, one writer, one hash chain; a commit is one write and one fdatasync for all who wait.
+"""The record in a file: a writer claims a slot, a commit is one write and one fdatasync for all who wait.
 
-Invariants: at most one commit is under way, and records are linked only when their commit begins, so a failed one
-leaves the chain where it was. While the file fails or blocks, callers are refused in time, notes are kept within
-bounds, and a probe finds out when it is back (requirements AUD-05, AUD-07).
+What is linked, who is refused and what is kept meanwhile is commits.py's; the disk is touched by scribe.py alone.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
 
-from gateway.audit.flood import Flood
-from gateway.audit.port import AuditUnavailable
-from gateway.audit.scribe import Scribe
-from gateway.contract.chain import KINDS, MAX_LINE, chain
-from gateway.contract.record import admin_record, closing_outcome
+from gateway.audit.commits import MAX_BATCH, Bounds, GroupCommit
+from gateway.audit.scribe import Rotation, Scribe
 
-MAX_BATCH: Final = 512
-"""Records of one commit: linking them holds the loop for about 5 ms at most."""
-
-MARK_EVERY: Final = 50_000
-"""Records between two marks: the most that a start has to read back."""
-
-_MAX_MARKED: Final = 256
-_MAX_OPEN: Final = 100_000
-_PROBE_BATCH: Final = 16
-_PROBE_AFTER_S: Final = 0.25
-_NOTES_DELAY_S: Final = 0.01
-_FOLD_S: Final = 1.0
+__all__ = ["MAX_BATCH", "JsonlSettings", "JsonlSink"]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonlSettings:
-    """`file` is writer 0's. `deadline_s` < 2; notes beyond `max_notes` or `max_note_bytes` are counted and dropped.
-
-    Refusals of unknown callers beyond `folded_beyond` per second are written together. `writer` None:
-    the lowest free one.
-    """
+    """`file` is writer 0's; `writer` None: the lowest free one. The rest: see `Bounds` and `Rotation`."""
 
     file: Path
     deadline_s: float = 1.5
@@ -52,34 +26,14 @@ class JsonlSettings:
     max_note_bytes: int = 16 * 1024 * 1024
     folded_beyond: int = 200
     writer: int | None = None
+    rotate_bytes: int = 0
+    rotate_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A record before its commit. `done` only where a caller waits, `weight` (bytes) only of what is bounded."""
-
-    record: dict[str, Any]
-    since: float
-    done: asyncio.Future[None] | None = None
-    weight: int = 0
-
-
-@dataclass(slots=True)
-class _Commit:
-    """A batch under way, and where the chain will stand if it succeeds."""
-
-    waiting: list[_Waiting]
-    data: bytes
-    seq: int
-    head: str
-    began: float
-
-
-class JsonlSink:
-    """`AuditSink` on a file; one per process, used from the loop that started it.
+class JsonlSink(GroupCommit):
+    """`AuditSink` on a file.
 
     `sync` and `write` stand for `os.fdatasync` and `os.write`: tests put slow, full and broken disks there.
-    For metrics: `healthy`, `fault` (why not), `lag`, `writer`, `seq`, `commits`, `failures`, `lost`, `folded`.
     """
 
     def __init__(
@@ -89,305 +43,9 @@ class JsonlSink:
         sync: Callable[[int], None] = os.fdatasync,
         write: Callable[[int, memoryview], int] = os.write,
     ) -> None:
-        self._settings: Final = settings
-        self._disk: Final = (sync, write)
-        self._scribe: Scribe
-        self._loop: asyncio.AbstractEventLoop
-        self._idle: Final = asyncio.Event()
-        self._pending: deque[_Waiting] = deque()
-        self._notes = self._note_bytes = 0
-        self._under_way: _Commit | None = None
-        self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        self._flood: Final = Flood(settings.folded_beyond)
-        self._open: set[str] = set()
-        self._marked_at = 0
-        self._markable = True
-        self._stamped: tuple[int, str] = (0, "")
-        self._told_lost = self._told_failures = 0
-        self._started = self._running = False
-        self.fault = "the audit is not started"
-        self.writer = self.seq = self.commits = self.failures = self.lost = 0
-        self.head = ""
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the last commit succeeded and none is overdue."""
-        return not self.fault
-
-    @property
-    def lag(self) -> float:
-        """Seconds that the oldest record has been waiting for its commit to end."""
-        waiting = self._under_way.waiting if self._under_way else self._pending
-        return max(0.0, self._loop.time() - waiting[0].since) if waiting else 0.0
-
-    @property
-    def folded(self) -> int:
-        """Refusals of unknown callers that were written together with others."""
-        return self._flood.folded
-
-    async def start(self) -> None:
-        """Claim a slot, mend its tail, close what an earlier life left open; all durable when it returns.
-
-        Once per sink: an answer of the disk to a start that failed could come during the next one.
-        """
-        if self._started:
-            raise AuditUnavailable("this sink was started before")
-        self._started = True
-        self._loop = asyncio.get_running_loop()
-        self._scribe = Scribe(*self._disk)
-        try:
-            slot = await self._scribe.claim(self._settings.file, self._settings.writer)
-            self.writer, self.seq, self.head, self.fault = slot.writer, slot.seq, slot.head, ""
-            self._running = True
-            self._marked_at = self.seq
-            if slot.cut:
-                self._add(admin_record("torn_tail", facts={"bytes": slot.cut, "after": slot.seq}))
-            for decision_id, record in slot.open.items():
-                self._add(closing_outcome(decision_id, record, "unknown", "writer_ended"))
-            facts = {"pid": os.getpid(), "closed": len(slot.open), "open": []}
-            slot.open.clear()
-            await self.append(admin_record("started", facts=facts))
-        except BaseException:
-            self._running, self.fault = False, self.fault or "the audit did not start"
-            self._cancel_timers()
-            await self._scribe.close(0.1)
-            raise
-
-    async def append(self, record: Mapping[str, Any]) -> None:
-        """Durable when it returns; `AuditUnavailable` within the deadline, at once while the file is known to fail.
-
-        A decision whose caller is cancelled meanwhile may be on disk all the same: its end is the caller's to note.
-        """
-        if self.fault:
-            raise AuditUnavailable(self.fault)
-        if len(self._pending) >= 2 * self._settings.max_notes:
-            raise AuditUnavailable("too many records wait for the audit")
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._add(record, done)
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._settings.deadline_s, self._judge_lateness)
-        if self._soon is None and self._under_way is None:
-            # In the next turn of the loop: all that arrive in this one share the commit.
-            self._soon = self._loop.call_soon(self._commit)
-        await done
-
-    def note(self, record: Mapping[str, Any]) -> None:
-        """Joins the next commit. What has no room is counted, and reported by a record once there is some."""
-        if not self._running or record.get("kind") != "refusal" or record.get("actor") is not None:
-            self._keep(record)
-        elif not self._flood.takes(record, self._loop.time()):
-            # Strangers may fill half the room: what is known of calls that ran is worth more.
-            self._keep(record, share=0.5)
-        elif self._flood.begins:
-            self._loop.call_later(_FOLD_S, self._unfold)
-
-    async def close(self) -> None:
-        """Commit what waits, within the deadline; free the slot."""
-        if not self._running:
-            return
-        self._unfold()
-        if not self.fault:
-            ends = [one.record for one in self._pending if one.record["kind"] in {"outcome", "refusal"}]
-            ending = {record["decision_id"] for record in ends}
-            self._add(admin_record("stopped", facts={"open": sorted(self._open - ending)[:_MAX_MARKED]}))
-        fault, self.fault, self._running = self.fault, "the audit is closed", False
-        if not fault:
-            self._idle.clear()
-            self._commit()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), self._settings.deadline_s)
-        self._cancel_timers()
-        self._refuse_waiting(self.fault)
-        await self._scribe.close(self._settings.deadline_s)
-
-    def _add(self, record: Mapping[str, Any], done: asyncio.Future[None] | None = None, weight: int = 0) -> _Waiting:
-        now = time.time()
-        millis = int(now * 1000)
-        if millis != self._stamped[0]:
-            text = datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
-            self._stamped = (millis, text.replace("+00:00", "Z"))
-        waiting = _Waiting({**record, "time": self._stamped[1]}, self._loop.time(), done, weight)
-        self._pending.append(waiting)
-        return waiting
-
-    def _keep(self, record: Mapping[str, Any], share: float = 1.0) -> None:
-        weight = 1024 + 256 * len(record.get("arguments") or ())
-        limits = self._settings
-        if (
-            not self._running
-            or self._notes >= limits.max_notes * share
-            or self._note_bytes + weight > limits.max_note_bytes * share
-        ):
-            self.lost += int(record.get("count") or 1)
-            return
-        self._notes += 1
-        self._note_bytes += weight
-        self._add(record, None, weight)
-        if not self.fault and self._later is None and self._soon is None and self._under_way is None:
-            self._later = self._loop.call_later(_NOTES_DELAY_S, self._commit)
-
-    def _unfold(self) -> None:
-        for record in self._flood.unfold():
-            self._keep(record)
-
-    def _commit(self, limit: int = MAX_BATCH) -> None:
-        """Link what waits and hand it to the scribe."""
-        for handle in (self._soon, self._later):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._later = None
-        if self._under_way is not None:
-            return
-        commit = self._link(limit)
-        if not commit.waiting:
-            self._idle.set()
-            return
-        self._under_way = commit
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._settings.deadline_s, self._judge_lateness)
-        self._scribe.write(commit.data, mend=bool(self.fault), then=self._committed)
-
-    def _link(self, limit: int) -> _Commit:
-        if self.seq - self._marked_at >= MARK_EVERY and self._markable and len(self._open) <= _MAX_MARKED:
-            self._add(admin_record("mark", facts={"open": sorted(self._open)}))
-            self._pending.rotate(1)  # to the front: it speaks of what is linked so far
-            self._marked_at = self.seq
-        seq, head = self.seq, self.head
-        batch: list[_Waiting] = []
-        lines: list[bytes] = []
-        while self._pending and len(batch) < limit:
-            waiting = self._pending.popleft()
-            self._weigh(waiting, -1)
-            if waiting.done is not None and waiting.done.done():
-                continue  # refused or cancelled before its commit: nothing of it is written
-            record = waiting.record
-            record["seq"], record["prev"], record["writer"] = seq + 1, head, self.writer
-            try:
-                linked, line = chain(head, record)
-                if len(line) > MAX_LINE or record.get("kind") not in KINDS:
-                    raise ValueError("too long, or of no kind")
-            except (ValueError, TypeError, RecursionError) as error:
-                self._drop(waiting, f"the record has no form: {error}")
-                continue
-            seq, head = seq + 1, linked
-            lines.append(line)
-            batch.append(waiting)
-            self._follow(record)
-        return _Commit(batch, b"".join(lines), seq, head, self._loop.time())
-
-    def _weigh(self, waiting: _Waiting, sign: int) -> None:
-        if waiting.weight:
-            self._notes += sign
-            self._note_bytes += sign * waiting.weight
-
-    def _drop(self, waiting: _Waiting, why: str) -> None:
-        if waiting.done is None:
-            self.lost += 1
-        else:
-            waiting.done.set_exception(AuditUnavailable(why))
-
-    def _follow(self, record: Mapping[str, Any]) -> None:
-        kind = record["kind"]
-        if kind == "decision":
-            self._open.add(record["decision_id"])
-            self._markable = self._markable and len(self._open) <= _MAX_OPEN
-        elif kind in ("outcome", "refusal"):
-            self._open.discard(record["decision_id"])
-        if not self._markable:
-            self._open.clear()  # more than can be kept in mind: this life's records will be read back whole
-
-    def _committed(self, why: str) -> None:
-        """The scribe is done with the commit under way: `why` it failed, or `""`."""
-        commit, self._under_way = self._under_way, None
-        if commit is None:
-            return
-        if why:
-            self._failed(commit, why)
-            return
-        self.seq, self.head = commit.seq, commit.head
-        self.commits += 1
-        if self._running:
-            self.fault = ""
-        for waiting in commit.waiting:
-            if waiting.done is not None and not waiting.done.done():
-                waiting.done.set_result(None)
-        if (self.lost > self._told_lost or self.failures > self._told_failures) and self._has_room():
-            self._tell()
-        if self._pending:
-            self._commit()
-        else:
-            self._idle.set()
-
-    def _failed(self, commit: _Commit, why: str) -> None:
-        """Nothing of the commit counts: notes wait for the next, who waited is refused, a probe looks again soon."""
-        for waiting in reversed(commit.waiting):
-            if waiting.record["kind"] == "decision":
-                self._open.discard(waiting.record["decision_id"])
-            if waiting.done is None:
-                self._weigh(waiting, 1)
-                self._pending.appendleft(waiting)
-            elif not waiting.done.done():
-                waiting.done.set_exception(AuditUnavailable(why))
-        if not self._running:
-            self._refuse_waiting(why)
-            self._idle.set()
-        else:
-            self._break_down(why)
-            self._later = self._loop.call_later(_PROBE_AFTER_S, self._commit, _PROBE_BATCH)
-
-    def _break_down(self, why: str) -> None:
-        """The file does not take records: refuse at once until a commit succeeds. The outage is a record too."""
-        if not self.fault:
-            self._add(admin_record("audit_unavailable", facts={"why": why}))
-        self.fault = why
-        self.failures += 1
-        self._refuse_waiting(why)
-
-    def _has_room(self) -> bool:
-        return self._notes < self._settings.max_notes // 2
-
-    def _tell(self) -> None:
-        """What the outage cost: failed commits, and records that found no room."""
-        lost, failures = self.lost - self._told_lost, self.failures - self._told_failures
-        self._told_lost, self._told_failures = self.lost, self.failures
-        record = admin_record(
-            "records_lost" if lost else "audit_recovered", facts={"lost": lost, "failures": failures}
+        rotation = Rotation(settings.rotate_bytes, settings.rotate_s)
+        super().__init__(
+            Bounds(settings.deadline_s, settings.max_notes, settings.max_note_bytes, settings.folded_beyond),
+            lambda: Scribe(settings.file, settings.writer, rotation, sync=sync, write=write),
+            "the audit file",
         )
-        self._add({**record, "count": max(1, lost)})
-
-    def _refuse_waiting(self, why: str) -> None:
-        kept: deque[_Waiting] = deque()
-        for waiting in self._pending:
-            if waiting.done is None:
-                kept.append(waiting)
-            elif not waiting.done.done():
-                waiting.done.set_exception(AuditUnavailable(why))
-        self._pending = kept
-
-    def _judge_lateness(self) -> None:
-        """One timer for all: if the oldest commit or caller is over the deadline, the file blocks."""
-        self._watch = None
-        commit = self._under_way
-        waits = [w for w in self._pending if w.done is not None and not w.done.done()]
-        if commit is not None:
-            waits += [w for w in commit.waiting if w.done is not None and not w.done.done()]
-        times = [w.since for w in waits] + ([commit.began] if commit is not None else [])
-        if not times or self.fault:
-            return
-        due = min(times) + self._settings.deadline_s
-        if self._loop.time() < due - 0.001:
-            self._watch = self._loop.call_at(due, self._judge_lateness)
-            return
-        why = f"the audit file did not answer within {self._settings.deadline_s} s"
-        for waiting in waits:
-            if waiting.done is not None:
-                waiting.done.set_exception(AuditUnavailable(why))
-        self._break_down(why)
-
-    def _cancel_timers(self) -> None:
-        for handle in (self._soon, self._later, self._watch):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._later = self._watch = None

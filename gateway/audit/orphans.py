@@ -13,7 +13,7 @@ from typing import Final
 
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.segments import slot_path
+from gateway.audit.segments import segments_of, slot_path
 from gateway.audit.slot import MAX_WRITERS, SlotTaken
 from gateway.contract.chain import MAX_LINE
 
@@ -63,7 +63,7 @@ def _ended_orderly(path: Path) -> bool:
         tail.seek(max(0, path.stat().st_size - MAX_LINE - 1))
         lines = tail.read().splitlines(keepends=True)
     if not lines:
-        return True  # nothing was ever written
+        return not segments_of(path)  # nothing was ever written, or nothing yet since the last rotation
     try:
         last = json.loads(lines[-1])
     except ValueError:

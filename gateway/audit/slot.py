@@ -10,42 +10,42 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.segments import lines_of, slot_path
-from gateway.contract.chain import ZERO, Chain
+from gateway.audit.query import time_of
+from gateway.audit.resuming import MARKS, Left, state_before
+from gateway.audit.rotation import is_same_file, sync_folder, undo_rotation
+from gateway.audit.segments import lines_back, lines_of, open_chain, segments_of, slot_path
+from gateway.contract.chain import ZERO, Chain, read_line
 
 MAX_WRITERS: Final = 1024
 _BLOCK = 1 << 20
 _MARK_BYTES = 32
-_MAX_KEPT = 2000
-# Canonical lines of marks begin with their first member; no caller's text can hold a raw line feed.
-_MARKED = re.compile(rb'(?:\A|(?<=\n))\{"act":"(?:started|mark)"')
+_MARKED = re.compile(rb"(?:\A|(?<=\n))(?:" + b"|".join(map(re.escape, MARKS)) + b")")
 
 
 class SlotTaken(AuditUnavailable):
     """Another process is that writer."""
 
 
-@dataclass(slots=True)
-class Slot:
-    """A claimed file. `size` is the offset after the last whole record; `cut` the bytes that were torn off after it.
+@dataclass(slots=True, kw_only=True)
+class Slot(Left):
+    """A claimed file. `size` is the offset after the last whole record.
 
-    `open` maps the decision ids without an end to the decision's record, or to `{}` where only the id is known.
+    `first` is the number of the file's first record, `began` when that one was written (seconds since the epoch, 0
+    where there is none). `folder_due`: what its folder says is not durable yet.
     """
 
     path: Path
     fd: int
-    writer: int
-    seq: int = 0
-    head: str = ZERO
     size: int = 0
-    cut: int = 0
-    open: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    first: int = 1
+    began: float = 0.0
+    folder_due: bool = False
 
 
 def claim_slot(file: Path, only: int | None = None) -> Slot:
@@ -61,8 +61,9 @@ def claim_slot(file: Path, only: int | None = None) -> Slot:
                 continue
         except OSError as error:
             raise AuditUnavailable(f"{path}: {error.strerror or error}") from error
-        slot = Slot(path, fd, writer)
+        slot = Slot(writer=writer, path=path, fd=fd)
         try:
+            undo_rotation(path, fd)
             _resume(slot)
         except OSError as error:
             os.close(fd)
@@ -92,7 +93,7 @@ def _lock(path: Path) -> int | None:
                 os.close(fd)
                 continue
             if new:
-                _sync_folder(path.parent)
+                sync_folder(path.parent)
         except BaseException:
             _close_quietly(fd)
             raise
@@ -107,81 +108,116 @@ def _close_quietly(fd: int) -> None:
         return
 
 
-def is_same_file(path: Path, fd: int) -> bool:
-    """Whether `path` still names the open file."""
-    try:
-        there, here = path.lstat(), os.fstat(fd)
-    except FileNotFoundError:
-        return False
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _resume(slot: Slot) -> None:
-    """Read the chain from its last mark on; cut off the torn tail."""
+    """Read the chain from its last mark on, in an earlier file where this one has none; cut off the torn tail."""
     total = os.fstat(slot.fd).st_size
+    before = [path for _, path in segments_of(slot.path)]
+    base = _end_of(before[-1]) if before else (0, ZERO)
+    slot.first = base[0] + 1
     start = _last_mark(slot.fd, total)
-    while not _read_on(slot, start, total):
+    while start is not None and not _read_on(slot, start, total, base):
         start = _last_mark(slot.fd, start)  # the mark itself was torn: begin at the one before it
+    if start is None:
+        if before:
+            _look_back(slot, before)
+        if (slot.seq, slot.head) != (base if before else (0, ZERO)):
+            raise AuditUnavailable(f"{slot.path}: the files before it do not follow each other")
+        _read_on(slot, 0, total, base)
+    slot.began = _began(slot)
     slot.cut = total - slot.size
     if slot.cut:
         os.ftruncate(slot.fd, slot.size)
         os.fsync(slot.fd)
 
 
-def _read_on(slot: Slot, start: int, total: int) -> bool:
-    """Read from `start` to the end of the chain; False if not even the first line could be read."""
+def _began(slot: Slot) -> float:
+    line = next(lines_of(slot.fd), b"") if slot.size else b""
+    try:
+        return datetime.fromisoformat(time_of(line)).timestamp() if line else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _end_of(path: Path) -> tuple[int, str]:
+    """(number, hash) of the last record of a file that was set aside."""
+    fd = open_chain(path)
+    try:
+        line = next(lines_back(fd), b"")
+    finally:
+        os.close(fd)
+    record, why = read_line(line)
+    if why:
+        raise AuditUnavailable(f"{path}: its last record does not verify: {why}")
+    return record["seq"], record["hash"]
+
+
+def _look_back(slot: Slot, before: list[Path]) -> None:
+    """Find what is open in the files before: from the last mark in them on, or from their beginning."""
+    late: list[tuple[Path, int]] = []
+    for path in reversed(before):
+        fd = open_chain(path)
+        try:
+            start = _last_mark(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        late.append((path, start or 0))
+        if start is not None:
+            break
+    chain: Chain | None = None
+    for path, start in reversed(late):
+        fd = open_chain(path)
+        try:
+            for line in lines_of(fd, start):
+                if chain is None:
+                    chain = Chain(slot.writer)
+                    chain.count, chain.head = state_before(line)
+                record = chain.read(line)
+                if record is None:
+                    raise AuditUnavailable(_broken(path, chain, start))
+                slot.follow(record)
+        finally:
+            os.close(fd)
+    if chain is not None:
+        slot.seq, slot.head = chain.count, chain.head
+
+
+def _read_on(slot: Slot, start: int, total: int, base: tuple[int, str]) -> bool:
+    """Read from `start` to the end of the chain; False if not even the mark there could be read.
+
+    `base` is the state of the chain before this file.
+    """
     chain, offset = Chain(slot.writer), start
+    chain.count, chain.head = base
+    marked = False
     for line in lines_of(slot.fd, start):
-        if start and offset == start:
-            chain.count, chain.head = _before(line)
+        if offset == start:
+            marked = line.startswith(MARKS)
+            if start:
+                chain.count, chain.head = state_before(line)
         record = chain.read(line)
         if record is None:
             if line.endswith(b"\n") and b"\0" not in line:
-                why = chain.fault.why if chain.fault else ""
-                raise AuditUnavailable(
-                    f"{slot.path}: record {chain.count + 1} (byte {offset}) does not verify: {why}. The chain is not"
-                    " continued; look at it with `ostiary audit verify`, then move the file away"
-                )
+                raise AuditUnavailable(_broken(slot.path, chain, offset))
             # Not finished, or a hole that a crash of the machine left: never acknowledged.
-            if start and offset == start:
+            if marked and offset == start and (start or slot.first > 1):
                 return False
             break
         offset += len(line)
-        _follow(slot, record)
+        slot.follow(record)
     slot.seq, slot.head, slot.size = chain.count, chain.head, min(offset, total)
     return True
 
 
-def _before(line: bytes) -> tuple[int, str]:
-    """The state that a chain must have before `line`, as the line itself says; its hash is judged all the same."""
-    seq = re.search(rb',"seq":([1-9][0-9]{0,15}),', line)
-    prev = re.search(rb',"prev":"([0-9a-f]{64})",', line)
-    return (int(seq[1]) - 1, prev[1].decode("ascii")) if seq and prev else (0, ZERO)
+def _broken(path: Path, chain: Chain, offset: int) -> str:
+    why = chain.fault.why if chain.fault else ""
+    return (
+        f"{path}: record {chain.count + 1} (byte {offset}) does not verify: {why}. The chain is not"
+        " continued; look at it with `ostiary audit verify`, then move the file away"
+    )
 
 
-def _follow(slot: Slot, record: Mapping[str, Any]) -> None:
-    kind, decision = record["kind"], record.get("decision_id")
-    if kind == "decision" and isinstance(decision, str):
-        # Thousands can only be left open by a defect: of those the id is enough.
-        slot.open[decision] = {**record, "arguments": None} if len(slot.open) < _MAX_KEPT else {}
-    elif kind in ("outcome", "refusal") and isinstance(decision, str):
-        slot.open.pop(decision, None)
-    elif kind == "admin" and record.get("act") in ("started", "mark"):
-        facts = record.get("facts")
-        ids = facts.get("open") if isinstance(facts, dict) else None
-        slot.open = {id_: slot.open.get(id_, {}) for id_ in ids or () if isinstance(id_, str)}
-
-
-def _last_mark(fd: int, before: int) -> int:
-    """The offset of the last line that begins before `before` and says which decisions were open; 0 without one."""
+def _last_mark(fd: int, before: int) -> int | None:
+    """The offset of the last line that begins before `before` and says which decisions were open."""
     end = before
     while end > 0:
         start = max(0, end - _BLOCK)
@@ -193,4 +229,4 @@ def _last_mark(fd: int, before: int) -> int:
         if lines:
             return lines[-1]
         end = start
-    return 0
+    return None

@@ -6,7 +6,6 @@ Memory is bounded whatever the files hold: lines beyond the limit are named, nev
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.audit.segments import lines_of, open_chain
+from gateway.audit.segments import lines_of, open_slot
 from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
 
 _SETTLE_S: Final = 2.0
@@ -25,7 +24,10 @@ _SETTLE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found in one file. `unread` says why it could not be judged; `finding` is the first break."""
+    """What was found in one chain. `unread` says why it could not be judged; `finding` is the first break.
+
+    `path` is the slot's file, or the one that breaks; the records there are have the numbers `first` to `count`.
+    """
 
     path: Path
     writer: int | None
@@ -33,6 +35,7 @@ class Report:
     head: str = ""
     finding: Finding | None = None
     unread: str = ""
+    first: int = 1
 
     @property
     def whole(self) -> bool:
@@ -46,9 +49,12 @@ class Report:
             "file": str(self.path),
             "writer": self.writer,
             "whole": self.whole,
+            "first": self.first,
             "count": self.count,
             "head": self.head,
-            "first_bad": {"line": found.line, "seq": found.seq, "why": found.why} if found else None,
+            "first_bad": {"line": found.line, "seq": found.seq, "kind": found.kind, "why": found.why}
+            if found
+            else None,
             "unread": self.unread or None,
         }
 
@@ -76,22 +82,20 @@ def _is_point(told: Any) -> bool:
 
 
 def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint] = ()) -> Report:
-    """Judge one chain. Never raises for what the file holds."""
+    """Judge one chain: the slot's file and what was set aside before it. Never raises for what the files hold."""
+    chain = Chain(writer, checkpoints)
+    at = path
     try:
-        fd = open_chain(path)
+        with open_slot(path) as opened:
+            for file, fd in opened.files():
+                if chain.fault is None:
+                    at, chain.line = file, 0
+                for line in _settled_lines(fd) if file == path else lines_of(fd):
+                    chain.read(line)
     except OSError as error:
-        return Report(path, writer, unread=error.strerror or str(error))
-    try:
-        chain = Chain(writer, checkpoints)
-        for line in _settled_lines(fd):
-            if chain.read(line) is None:
-                break
-        finding = chain.end()
-    except OSError as error:
-        return Report(path, writer, unread=error.strerror or str(error))
-    finally:
-        os.close(fd)
-    return Report(path, chain.writer, chain.count, chain.head, finding)
+        return Report(Path(error.filename or path), writer, unread=error.strerror or str(error))
+    finding = chain.end()
+    return Report(at if finding else path, chain.writer, chain.count, chain.head, finding, first=chain.first)
 
 
 def _settled_lines(fd: int) -> Iterator[bytes]:
@@ -129,5 +133,5 @@ def verify_all(chains: Sequence[tuple[int | None, Path]], checkpoints: Sequence[
     for writer in sorted({point.writer for point in checkpoints} - known):
         count = max(point.count for point in checkpoints if point.writer == writer)
         why = f"a checkpoint counted {count} records of writer {writer}, whose file is not here"
-        reports.append(Report(Path(f"writer {writer}"), writer, finding=Finding(1, 1, why)))
+        reports.append(Report(Path(f"writer {writer}"), writer, finding=Finding(1, 1, why, "file_missing")))
     return reports

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -53,11 +53,15 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Where a chain breaks first: the line (from 1), the sequence number that belongs there, and why."""
+    """Where a chain breaks first: the line of its file (from 1), the number that belongs there, why, and what it is.
+
+    `kind` is a stable name (docs/audit.md, "What verify finds").
+    """
 
     line: int
     seq: int
     why: str
+    kind: str = "altered"
 
 
 @dataclass(slots=True)
@@ -65,7 +69,8 @@ class Chain:
     """Judges one chain, line by line, in constant memory. `fault` is the first break; nothing after it is judged.
 
     `writer` is the slot that the chain must belong to (`None`: whichever its first record names); `checkpoints` of
-    other writers are ignored.
+    other writers are ignored. A chain begins with record 1, or where a checkpoint says that earlier records ended:
+    `first`. `line` counts lines; who reads several files sets it back to 0 at each.
     """
 
     writer: int | None = None
@@ -73,23 +78,32 @@ class Chain:
     count: int = 0
     head: str = ZERO
     fault: Finding | None = None
+    first: int = 1
+    line: int = 0
     _expected: dict[int, str] = field(default_factory=dict)
     _last: int = 0
+    _agreed: int = 0
+    _before: str = ZERO
 
     def __post_init__(self) -> None:
         for point in self.checkpoints:
             if self.writer is None or point.writer == self.writer:
                 if self._expected.setdefault(point.count, point.head) != point.head:
-                    self._break(f"two checkpoints disagree about record {point.count}")
+                    self._break("checkpoints_disagree", f"two checkpoints disagree about record {point.count}")
                 self._last = max(self._last, point.count)
 
     def read(self, line: bytes) -> Mapping[str, Any] | None:
-        """The next line, its newline included -> the record, or `None` once the chain is broken."""
+        """The next line, its newline included -> the record, or `None` once the chain is broken.
+
+        Lines after the break only tell what kind of break it was.
+        """
         if self.fault is not None:
+            self._look(line)
             return None
-        why, record = self._judge(line)
+        self.line += 1
+        kind, why, record = self._judge(line)
         if why:
-            self._break(why)
+            self._break(kind, why)
             return None
         self.count += 1
         return record
@@ -97,42 +111,78 @@ class Chain:
     def end(self) -> Finding | None:
         """No more lines: compare with the checkpoints. Returns the fault, if there is one."""
         if self.fault is None and self._last > self.count:
+            self.line += 1
             self._break(
-                f"the chain ends after {self.count} records, a checkpoint counted {self._last}: its tail was cut"
+                "tail_cut",
+                f"the chain ends after {self.count} records, a checkpoint counted {self._last}: its tail was cut",
             )
         return self.fault
 
-    def _break(self, why: str) -> None:
-        self.fault = Finding(line=self.count + 1, seq=self.count + 1, why=why)
+    def _break(self, kind: str, why: str) -> None:
+        self.fault = Finding(line=max(self.line, 1), seq=self.count + 1, why=why, kind=kind)
 
-    def _judge(self, line: bytes) -> tuple[str, Mapping[str, Any]]:
+    def _look(self, line: bytes) -> None:
+        """Is the record that belongs where the chain broke still there, further down?"""
+        fault = self.fault
+        if fault is None or fault.kind not in _DISPLACED or b',"seq":%d,' % fault.seq not in line:
+            return
+        record, why = read_line(line)
+        if not why and record["seq"] == fault.seq and record["prev"] == self.head:
+            kind, told = _DISPLACED[fault.kind]
+            self.fault = replace(fault, kind=kind, why=f"{fault.why}; {told}")
+
+    def _judge(self, line: bytes) -> tuple[str, str, Mapping[str, Any]]:
         record, why = read_line(line)
         if why:
-            return why, record
-        seq, digest = record["seq"], record["hash"]
+            torn = len(line) <= MAX_LINE and not line.endswith(b"\n")
+            return "torn_tail" if torn else "altered", why, record
+        seq, digest, prev = record["seq"], record["hash"], record["prev"]
         if self.writer is None:
             self.writer = record["writer"]
         if record["writer"] != self.writer:
-            return f"it belongs to writer {record['writer']}, not {self.writer}", record
+            return "swapped", f"it belongs to writer {record['writer']}, not {self.writer}", record
+        if not self.count and seq > 1 and self._expected.get(seq - 1) == prev:
+            self.first, self.count, self.head, self._agreed = seq, seq - 1, prev, seq - 1
         if seq != self.count + 1:
-            if not self.count:
-                return f"the chain begins with record {seq}: its head was cut off", record
-            return f"record {seq} stands here: records are missing, doubled or out of order", record
-        if record["prev"] != self.head:
-            return f"it does not follow record {self.count}: its prev is another hash", record
+            return *self._misplaced(seq, prev), record
+        if prev != self.head:
+            return "rewritten", f"it does not follow record {self.count}: its prev is another hash", record
         expected = self._expected.get(seq)
-        if expected is not None and expected != digest:
-            return "its hash is not the one that a checkpoint holds: the chain was replaced", record
-        self.head = digest
-        return "", record
+        if expected is not None:
+            if expected != digest:
+                kind = "forked" if self._agreed else "swapped"
+                since = f" after record {self._agreed}" if self._agreed else ""
+                return kind, f"its hash is not the one that a checkpoint holds: the chain was replaced{since}", record
+            self._agreed = seq
+        self._before, self.head = self.head, digest
+        return "", "", record
+
+    def _misplaced(self, seq: int, prev: str) -> tuple[str, str]:
+        if not self.count:
+            return "head_cut", f"the chain begins with record {seq}: its head was cut off"
+        here = f"record {seq} stands here: records are missing, doubled or out of order"
+        if seq > self.count:
+            gone = f"{self.count + 1} to {seq - 1}" if seq > self.count + 2 else str(seq - 1)
+            return "removed", f"{here} ({gone} not before it)"
+        if seq == self.count and prev == self._before:
+            return "forked", f"{here} (two follow record {seq - 1}: one was inserted, or two writers wrote one chain)"
+        return "doubled", f"{here} (it stood before)"
+
+
+_DISPLACED: Final[Mapping[str, tuple[str, str]]] = {
+    "removed": ("reordered", "it follows later"),
+    "altered": ("inserted", "the record that belongs here follows"),
+    "rewritten": ("inserted", "the record that belongs here follows"),
+    "swapped": ("inserted", "the record that belongs here follows"),
+}
+"""Kinds of break -> what it was if the record that belongs there comes later."""
 
 
 def verify_chain(lines: Iterable[bytes], checkpoints: Sequence[Checkpoint] = (), writer: int | None = None) -> Chain:
     """Judge a whole chain of lines; the answer's `fault` is `None` if it is whole."""
     judged = Chain(writer, checkpoints)
     for line in lines:
-        if judged.read(line) is None:
-            break
+        judged.read(line)
     judged.end()
     return judged
 

@@ -277,7 +277,7 @@ async def test_open_decisions_are_closed_as_unknown(file: Path) -> None:
 
 async def test_a_start_reads_back_to_the_last_mark_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long life is not read whole: marks name what is open, and what they name is closed all the same."""
-    monkeypatch.setattr("gateway.audit.jsonl.MARK_EVERY", 100)
+    monkeypatch.setattr("gateway.audit.commits.MARK_EVERY", 100)
     sink = await opened(file)
     await sink.append(decision(9999))
     for n in range(300):
