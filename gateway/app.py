@@ -36,6 +36,7 @@ from gateway.control import ControlDoor, add_metadata, is_control_path, metadata
 from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
+from gateway.engines import make_engine, name_setting
 from gateway.eras import Eras
 from gateway.foresight import Foresight
 from gateway.handles import Handles, tell_of_tasks
@@ -56,7 +57,7 @@ from gateway.tokens import Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.target import UpstreamLimits
-from policies.embedded import EmbeddedPolicy
+from policies.port import Engine
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
@@ -92,7 +93,7 @@ class House:
         self._tokens: Tokens
         self._telemetry = Telemetry()
         self._pins: Pins
-        self._policy: EmbeddedPolicy
+        self._policy: Engine
         self._counted: CountedPolicy
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
@@ -124,7 +125,7 @@ class House:
         try:
             await policy.start()
         except PolicyUnavailable as error:
-            raise CannotStart(f"policy.path: {error}") from error
+            raise CannotStart(name_setting(settings.policy, error)) from error
         opened.push_async_callback(policy.close)
         for issuer in plan.issuers:
             # One that is away for a moment can come back; a file that is not there was never meant.
@@ -279,10 +280,9 @@ class House:
     async def _record_act(self, act: str, by: str, facts: Mapping[str, Any]) -> None:
         await self._sink.append(admin_record(act, by, facts))
 
-    def make_policy(self) -> EmbeddedPolicy:
+    def make_policy(self) -> Engine:
         """The policy engine, not yet started."""
-        policy = self._plan.settings.policy
-        return EmbeddedPolicy(policy.path, deadline_s=policy.deadline_s, evaluators=policy.evaluators)
+        return make_engine(self._plan)
 
     def make_tokens(self) -> Tokens:
         """The issuers and their keys, not yet loaded."""
@@ -318,11 +318,14 @@ class House:
         looked_after = not self._caring.done()  # leases that nobody extends end calls that run as `unknown`
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
+        shared = {"approvals": store.healthy}
+        if self._plan.settings.policy.engine == "opa":
+            shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
         replicas = self._http.replicas()
         return Status(
             ready=not missing,
             missing=missing,
-            degraded=(*tokens.degraded, *(() if store.healthy else ("approvals",))),
+            degraded=(*tokens.degraded, *(name for name, there in shared.items() if not there)),
             revision=policy.revision,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,

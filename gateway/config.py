@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.contract.methods import UNGUARDED
@@ -95,6 +104,18 @@ def _can_be_served(method: str) -> str:
     return method
 
 
+def _bare_url(url: str) -> str:
+    if urlsplit(url).path not in {"", "/"}:
+        raise ValueError("must have no path: the decision's is always the same")
+    return url
+
+
+def _known_engine(value: Any) -> Any:
+    if value != "embedded":
+        raise ValueError("must be embedded or opa")
+    return value
+
+
 def _as_written(value: Any) -> Any:
     """A bare `2025-06-18` is a date to YAML, and a bare `off` is false: both mean what is written."""
     if isinstance(value, date):
@@ -116,6 +137,7 @@ Challenging = Literal["auto", "elicitation", "task", "error"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+Deadline = Annotated[float, Field(gt=0, le=0.9)]
 
 
 class Group(BaseModel):
@@ -215,13 +237,55 @@ class ServerSettings(Group):
         return self
 
 
-class PolicySettings(Group):
-    """The engine that judges, and its bundle."""
+class EmbeddedPolicySettings(Group):
+    """Rego in processes of the gateway's own, and its bundle."""
 
-    engine: Literal["embedded"] = "embedded"
+    engine: Annotated[Literal["embedded"], BeforeValidator(_known_engine)] = "embedded"
     path: Path
-    deadline_s: Annotated[float, Field(gt=0, le=0.9)] = 0.5
+    deadline_s: Deadline = 0.5
     evaluators: Annotated[int, Field(ge=1, le=16)] = 2
+
+
+class TlsSettings(Group):
+    """Whom the gateway believes, and how it shows itself: files in PEM. Without `ca` the system's authorities."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.cert is None) is not (self.key is None):
+            raise ValueError("cert and key go together")
+        return self
+
+
+class OpaPolicySettings(Group):
+    """An OPA server, and the gateway's credential towards it."""
+
+    engine: Literal["opa"]
+    url: Annotated[SecureUrl, AfterValidator(_bare_url)]
+    token_env: str | None = None
+    tls: TlsSettings | None = None
+    deadline_s: Deadline = 0.5
+
+    @model_validator(mode="after")
+    def _can_happen(self) -> Self:
+        if self.tls is not None and not self.url.startswith("https:"):
+            raise ValueError("tls: is for an https:// url")
+        return self
+
+
+def _engine_of(value: Any) -> str:
+    """Which engine's settings these are; those of an engine that does not exist are judged as the default's."""
+    engine = value.get("engine") if isinstance(value, dict) else getattr(value, "engine", None)
+    return "opa" if engine == "opa" else "embedded"
+
+
+PolicySettings = Annotated[
+    Annotated[EmbeddedPolicySettings, Tag("embedded")] | Annotated[OpaPolicySettings, Tag("opa")],
+    Discriminator(_engine_of),
+]
 
 
 class ApprovalSettings(Group):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from gateway.config import ConfigError, Group, Settings
+from gateway.config import ConfigError, EmbeddedPolicySettings, Group, OpaPolicySettings, Settings
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -33,6 +33,17 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _anchor_policy(
+    policy: EmbeddedPolicySettings | OpaPolicySettings, folder: Path
+) -> EmbeddedPolicySettings | OpaPolicySettings:
+    if isinstance(policy, EmbeddedPolicySettings):
+        return policy.model_copy(update={"path": folder / policy.path})
+    if policy.tls is None:
+        return policy
+    files = {name: folder / file for name in ("ca", "cert", "key") if (file := getattr(policy.tls, name))}
+    return policy.model_copy(update={"tls": policy.tls.model_copy(update=files)})
+
+
 def _anchor(settings: Settings, folder: Path) -> Settings:
     """Relative paths, taken from the configuration file's folder."""
     file = settings.approvals.database.removeprefix("sqlite:///")
@@ -43,7 +54,7 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(
         update={
             "identity": settings.identity.model_copy(update={"issuers": issuers}),
-            "policy": settings.policy.model_copy(update={"path": folder / settings.policy.path}),
+            "policy": _anchor_policy(settings.policy, folder),
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
             "audit": settings.audit.model_copy(update={"file": folder / settings.audit.file}),
             "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
@@ -53,9 +64,11 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
 
 def _settings_in_groups() -> Iterator[tuple[str, str]]:
     for group, field in Settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Group):
-            for name in field.annotation.model_fields:
-                yield group.upper(), name.upper()
+        for kind in (field.annotation, *get_args(field.annotation)):
+            for one in (kind, *get_args(kind)):
+                if isinstance(one, type) and issubclass(one, Group):
+                    for name in one.model_fields:
+                        yield group.upper(), name.upper()
 
 
 _NEARLY = {f"OSTIARY_{group}_{name}": f"OSTIARY_{group}__{name}" for group, name in _settings_in_groups()}
@@ -102,6 +115,8 @@ def _mistakes(error: ValidationError, file: Path) -> Iterator[str]:
             len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in found
         ):
             continue
+        if at[:1] == ("policy",) and len(at) > 1:
+            at = (at[0], *at[2:])  # without the engine, by which pydantic tells the two kinds of settings apart
         words = WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         yield f"{_origin(at, file)}: {'.'.join(map(str, at)) or 'configuration'}: {words}"
 

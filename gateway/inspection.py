@@ -19,12 +19,14 @@ import orjson
 from approvals.approvers import read_approver
 from approvals.ticket import Unapprovable
 from gateway.app import House, build
-from gateway.config import ConfigError, Settings
+from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.contract.pins import PinsUnreadable, State
+from gateway.engines import name_setting
 from gateway.logs import set_up_logs
 from gateway.pins.acceptance import Shelf
+from policies.port import Engine
 from policies.rego_tests import run_tests
-from policies.verdict import PolicyUnavailable
+from policies.verdict import UNVERSIONED, PolicyUnavailable
 
 KEYS_WITHIN_S = 10.0
 
@@ -93,6 +95,8 @@ def compare_names(settings: Settings) -> list[Finding]:
     Servers, and issuers of approvers. Nothing of data of another form, which rules of one's own may have, or that
     does not load (`look` tells that).
     """
+    if not isinstance(settings.policy, EmbeddedPolicySettings):
+        return []
     try:
         data = orjson.loads((settings.policy.path / "mcp/authz/data.json").read_bytes())
     except (OSError, ValueError):
@@ -128,10 +132,11 @@ async def look(house: House, settings: Settings) -> list[Finding]:
     policy = house.make_policy()
     try:
         await policy.start()
-        found.append(Finding("policy", True, f"revision {policy.revision}"))
-        found.append(await asyncio.to_thread(run_bundle_tests, settings.policy.path))
+        found.append(_engine_of(policy))
+        if isinstance(settings.policy, EmbeddedPolicySettings):
+            found.append(await asyncio.to_thread(run_bundle_tests, settings.policy.path))
     except PolicyUnavailable as error:
-        found.append(Finding("policy", False, f"policy.path: {error}"))
+        found.append(Finding("policy", False, name_setting(settings.policy, error)))
     finally:
         await policy.close()
     if settings.approvals.local_approve:
@@ -154,6 +159,15 @@ async def look(house: House, settings: Settings) -> list[Finding]:
     finally:
         await tokens.close()
     return found
+
+
+def _engine_of(policy: Engine) -> Finding:
+    """How the engine is, started as it was a moment ago."""
+    if not policy.ready:
+        return Finding("policy", False, f"policy.url: {policy.why}")
+    if policy.revision == UNVERSIONED:
+        return Finding("policy", True, "OPA names no revision: no record tells which policy judged")
+    return Finding("policy", True, f"revision {policy.revision}")
 
 
 async def look_at_pins(house: House, settings: Settings) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.config import ConfigError, Settings
+from gateway.config import ConfigError, OpaPolicySettings, Settings
 from gateway.contract.passage import Server
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.resources import Reach
@@ -31,6 +31,7 @@ class Plan:
     targets: Mapping[str, UpstreamTarget]
     audit_keys: AuditKeys
     seal_keys: tuple[bytes, ...] = field(repr=False)
+    policy_token: str | None = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
 
@@ -74,6 +75,16 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
         raise ValueError(f"{where}: {error}") from error
 
 
+def _policy_token(settings: Settings) -> str | None:
+    policy = settings.policy
+    if not isinstance(policy, OpaPolicySettings) or policy.token_env is None:
+        return None
+    token = settings.secret(policy.token_env, "policy.token_env")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"policy.token_env: {policy.token_env} does not hold a bearer token")
+    return token
+
+
 def make_plan(settings: Settings) -> Plan:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
     limits = settings.limits
@@ -112,6 +123,7 @@ def make_plan(settings: Settings) -> Plan:
         targets={name: _target(settings, name) for name in settings.servers},
         audit_keys=audit_keys,
         seal_keys=seal_keys,
+        policy_token=_policy_token(settings),
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
         door=DoorLimits(
             head_bytes=limits.head_bytes,

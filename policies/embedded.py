@@ -8,50 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from policies.bundles import load_bundle
 from policies.generation import Bounds, Generation
+from policies.plain import SELF_CHECK
 from policies.verdict import PolicyUnavailable, Verdict, read_verdict
 
 # Policies answer with few different texts: reading each once is enough. Reading is pure: no decision is cached.
 _REMEMBERED = 1024
 _REMEMBERED_BYTES = 4096
-
-
-def _plain_question(phase: str, method: str, kind: str) -> str:
-    """A complete question about nothing real: a bundle that can't answer it can't be used."""
-    question: Mapping[str, Any] = {
-        "phase": phase,
-        "server": {"name": "ostiary.self-check", "resource": "https://self-check.invalid/mcp", "environment": ""},
-        "subject": {
-            "issuer": "https://self-check.invalid",
-            "id": "ostiary.self-check",
-            "client_id": "",
-            "tenant": "",
-            "scopes": [],
-            "claims": {},
-        },
-        "request": {
-            "method": method,
-            "kind": kind,
-            "name": "ostiary.self-check" if kind == "tool" else None,
-            "arguments": {},
-            "input_responses": None,
-            "tasks": [],
-            "leg": 0,
-            "approved": False,
-        },
-        "tool": None,
-        "candidates": [{"id": "ostiary.self-check"}] if phase == "list" else [],
-    }
-    return orjson.dumps(question).decode()
-
-
-SELF_CHECK = (_plain_question("call", "tools/call", "tool"), _plain_question("list", "tools/list", "list"))
 
 
 class EmbeddedPolicy:
@@ -81,6 +48,11 @@ class EmbeddedPolicy:
     def ready(self) -> bool:
         """Whether an evaluator that holds the bundle is alive."""
         return self._generation is not None and self._generation.ready
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready, `""` when it is."""
+        return "" if self.ready else "no evaluator holds the bundle"
 
     @property
     def pids(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""The port: one question, one verdict. Adapters: `embedded.py` (regorus in child processes), `opa.py`."""
+"""The port: one question, one verdict. Adapters: `embedded.py` (regorus in child processes), `opa.py` (a server)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Policy(Protocol):
 
     @property
     def revision(self) -> str:
-        """The revision of the bundle that would judge now (`.manifest`), `""` while there is none."""
+        """The revision of the bundle that would judge now, as far as is known; `""` while there is none."""
         ...
 
     @property
@@ -34,4 +34,18 @@ class Policy(Protocol):
 
     async def close(self) -> None:
         """Stop judging and free what is held."""
+        ...
+
+
+class Engine(Policy, Protocol):
+    """What an adapter says of itself besides, for operators."""
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready, `""` when it is. For operators; never told to a caller."""
+        ...
+
+    @property
+    def pids(self) -> list[int]:
+        """The engine's own processes; none where it is asked over the network."""
         ...

@@ -17,6 +17,10 @@ class PolicyUnavailable(Exception):  # noqa: N818 - the room's own word; only th
     """No well-formed verdict could be had: engine down, too slow, undefined, malformed. The text says which."""
 
 
+UNVERSIONED = "unversioned"
+"""The revision of an OPA whose policy came in no bundle, or in one without a revision."""
+
+
 class Effect(StrEnum):
     """What the policy wants to happen."""
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.app import build
-from gateway.config import ASYMMETRIC, ConfigError, Settings
+from gateway.config import ASYMMETRIC, ConfigError, EmbeddedPolicySettings, Settings
 from gateway.config_file import load_settings
 
 
@@ -44,6 +44,7 @@ def test_relative_paths_are_the_files_own(tmp_path: Path) -> None:
     """Every command sees the same files wherever it is run."""
     settings = load(tmp_path, document())
     assert settings.audit.file == tmp_path / "audit.jsonl"
+    assert isinstance(settings.policy, EmbeddedPolicySettings)
     assert settings.policy.path == tmp_path / "policies/bundle"
     assert settings.approvals.database == f"sqlite:///{tmp_path}/ostiary.db"
 

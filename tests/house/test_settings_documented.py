@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gateway.config import Settings
+from gateway.config import EmbeddedPolicySettings, OpaPolicySettings, Settings
 from gateway.config_file import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
@@ -28,9 +28,18 @@ DOCUMENT = yaml.safe_load(PAGE.split("```yaml\n")[1].split("```")[0])
 
 
 def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting by its path: `[]` for entries of a list, `NAME` for those of a map of groups."""
+    """Every setting by its path: `[]` for entries of a list, `NAME` for those of a map of groups.
+
+    Of groups that exclude each other, each one's; what several have is told as the first has it.
+    """
     for name, field in model.model_fields.items():
         path, kind = f"{prefix}{name}", field.annotation
+        alternatives = [one for one in map(strip, get_args(kind)) if is_group(one)]
+        if len(alternatives) > 1:
+            yield from {
+                one: found for each in reversed(alternatives) for one, found in walk(each, path + ".")
+            }.items()
+            continue
         while get_origin(kind) in (Union, types.UnionType, dict, tuple) or getattr(kind, "__metadata__", None):
             groups = [one for one in map(strip, get_args(kind)) if is_group(one)]
             if not groups:
@@ -54,6 +63,9 @@ def is_group(kind: Any) -> bool:
 
 
 SETTINGS = dict(walk(Settings))
+OPA_ONLY = {f"policy.{path}" for path, _ in walk(OpaPolicySettings)} - {
+    f"policy.{path}" for path, _ in walk(EmbeddedPolicySettings)
+}
 
 
 def literal(cell: str) -> Any:
@@ -95,6 +107,10 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["identity"]["issuers"][0] = {"issuer": "https://idp.example.com"}
     if ".credentials." in path:
         document["servers"]["readonly"]["credentials"] = {"value_env": "X"}
+    if path in OPA_ONLY:
+        document["policy"] = {"engine": "opa", "url": "https://opa.example.com"}
+    if path.startswith("policy.tls."):
+        document["policy"]["tls"] = {"cert": "/x", "key": "/x"}
     place: Any = document
     *parents, last = path.replace("[]", ".0").replace("NAME", "readonly").split(".")
     for name in parents:
@@ -124,6 +140,8 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
     assert from_file == expected
     if row[4] != "–":
         base = put(path, DOCUMENT) if path.endswith("value_env") else DOCUMENT
+        if path in OPA_ONLY:
+            base = put(path, "http://127.0.0.1:1" if path == "policy.url" else "/y")
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from policies.embedded import EmbeddedPolicy
+from policies.opa import OpaPolicy
 from policies.port import Policy
 from policies.verdict import Effect, PolicyUnavailable
 from tests.ports.test_bundle import write_bundle
+from tests.support.opa import Opa
 
 RULES = """package mcp.authz
 
@@ -64,7 +66,7 @@ decision := {"effect": "allow", "reasons": ["small"]} if {
 
 decision := {"effect": "allow"} if {
 	input.request.name == "error"
-	startswith(input.request.arguments.n, "x")
+	upper(input.request.arguments.n) == "X"
 }
 
 decision := {"effect": "allow", "reasons": ["one"]} if input.request.name == "conflict"
@@ -102,14 +104,35 @@ async def embedded(
 
 
 Opener = Callable[..., AbstractAsyncContextManager[Policy]]
-ADAPTERS: dict[str, Opener] = {"embedded": embedded}  # OPA joins here
+ADAPTERS = ("embedded", "opa")
+
+
+@pytest.fixture(scope="module")
+def opa(opa_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opa]:
+    """One real OPA for all tests of the module, on the rules above."""
+    folder = tmp_path_factory.mktemp("opa")
+    with Opa(opa_program, write_bundle(folder / "bundle", RULES), folder / "opa.log") as running:
+        yield running
+
+
+@asynccontextmanager
+async def asked_over_http(url: str, deadline_s: float = 5, **_: Any) -> AsyncIterator[OpaPolicy]:
+    """The adapter of the OPA at `url`, started; options of the embedded engine mean nothing to it."""
+    policy = OpaPolicy(url, deadline_s=deadline_s)
+    await policy.start()
+    try:
+        yield policy
+    finally:
+        await policy.close()
 
 
 @pytest.fixture(params=ADAPTERS)
 def open_policy(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Policy]]:
-    """Starts the adapter under test on a bundle; options are the adapter's."""
-    opener = ADAPTERS[request.param]
-    return lambda *args, **options: opener(tmp_path, *args, **options)
+    """Starts the adapter under test on a bundle with the rules above; options are the adapter's."""
+    if request.param == "embedded":
+        return lambda **options: embedded(tmp_path, **options)
+    running: Opa = request.getfixturevalue("opa")
+    return lambda **options: asked_over_http(running.url, **options)
 
 
 def ask(name: str, arguments: Any = None, **members: Any) -> bytes:

@@ -1,0 +1,470 @@
+"""The OPA adapter against an OPA that is away, slow, broken or somebody else: never an allow, and back at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.breaker import Breaker, Pace
+from policies.opa import OpaPolicy, OpaTls
+from policies.verdict import UNVERSIONED, Effect, PolicyUnavailable
+from tests.ports.test_bundle import write_bundle
+from tests.ports.test_policy import HOSTILE_NAMES, RULES, ask, timed
+from tests.support.impostor import (
+    ALLOW,
+    PROVENANCE,
+    Behaviour,
+    Impostor,
+    cuts,
+    drips,
+    floods,
+    hangs,
+    hangs_up,
+    head,
+    says,
+)
+from tests.support.opa import Opa
+from tests.support.processes import eventually
+from tests.support.stack import free_port
+
+SHIPPED = Path(__file__).parents[2] / "policies" / "bundle"
+QUESTION = ask("allow")
+
+
+@asynccontextmanager
+async def policy_of(url: str, **options: Any) -> AsyncIterator[OpaPolicy]:
+    policy = OpaPolicy(url, **{"deadline_s": 0.5, **options})
+    await policy.start()
+    try:
+        yield policy
+    finally:
+        await policy.close()
+
+
+async def two_lengths(writer: asyncio.StreamWriter) -> None:
+    writer.write(head(len(ALLOW), more="Content-Length: 5\r\n") + ALLOW)
+
+
+def answer(result: bytes, provenance: bytes = PROVENANCE) -> bytes:
+    return b'{"result":' + result + b"," + provenance + b"}"
+
+
+BROKEN: dict[str, tuple[Behaviour, str]] = {
+    "hangs": (hangs, "longer than"),
+    "drips": (drips, "longer than"),
+    "cut": (cuts, "can't be asked"),
+    "hangs up": (hangs_up, "can't be asked"),
+    "floods": (floods, "longer than"),
+    "longer than is read": (says(b" " * (4 << 20) + ALLOW), "longer than"),
+    "undefined": (says(b"{" + PROVENANCE + b"}"), "undefined"),
+    "nothing": (says(b""), "not JSON"),
+    "half": (says(ALLOW[:-1]), "not JSON"),
+    "two answers": (says(ALLOW + ALLOW), "not JSON"),
+    "two results": (says(b'{"result":{"effect":"deny"},' + ALLOW[1:]), "not JSON"),
+    "NaN": (says(answer(b'{"effect":"allow","limits":NaN}')), "not JSON"),
+    "deep": (says(b"[" * 200_000), "not JSON"),
+    "no object": (says(b'["allow"]'), "not an object"),
+    "a word": (says(answer(b'"deny"')), "malformed"),
+    "another word": (says(answer(b'"allow"')), "malformed"),
+    "true": (says(answer(b"true")), "malformed"),
+    "null": (says(answer(b"null")), "malformed"),
+    "unknown member": (says(answer(b'{"effect":"allow","obligations":[]}')), "unknown member"),
+    "the verdict alone": (says(b'{"effect":"allow"}'), "undefined"),
+    "revisions of another form": (says(answer(b'{"effect":"allow"}', b'"provenance":{"bundles":[]}')), "provenance"),
+    "a revision in two lines": (
+        says(answer(b'{"effect":"allow"}', b'"provenance":{"bundles":{"b":{"revision":"a\\nb"}}}')),
+        "visible",
+    ),
+    "HTML": (says(ALLOW, kind="text/html"), "not application/json"),
+    "no type": (says(ALLOW, kind=""), "not application/json"),
+    "compressed": (says(gzip.compress(ALLOW), more="Content-Encoding: gzip\r\n"), "compressed"),
+    "no HTTP": (lambda writer: _write(writer, b"allow\r\n\r\n"), "can't be asked"),
+    "two lengths": (two_lengths, "can't be asked"),
+    "a head without end": (lambda writer: _write(writer, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000), "can't"),
+    "204": (says(ALLOW, "204 No Content"), "can't be asked"),
+    "302": (says(ALLOW, "302 Found", more="Location: /v1/data/allow\r\n"), "status 302"),
+    "307": (says(ALLOW, "307 Temporary Redirect", more="Location: http://127.0.0.1:9/\r\n"), "status 307"),
+    "400": (says(b'{"code":"invalid_parameter","message":"secret"}', "400 Bad Request"), "400 .invalid_parameter"),
+    "401": (says(ALLOW, "401 Unauthorized"), "status 401"),
+    "404": (says(ALLOW, "404 Not Found"), "status 404"),
+    "500": (says(ALLOW, "500 Internal Server Error"), "status 500"),
+    "503": (says(ALLOW, "503 Service Unavailable", more="Retry-After: 100\r\n"), "status 503"),
+}
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_whatever_opa_does_but_answer_is_a_failure(case: str) -> None:
+    """AZ-01, G6: within a second, and never an allow; the text of the failure quotes nothing; then it works again."""
+    behaviour, words = BROKEN[case]
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url) as policy:
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        opa.behaviour = behaviour
+        took, failure = await timed(policy.judge(QUESTION))
+        assert isinstance(failure, PolicyUnavailable), failure
+        assert words.replace(".", "(") in str(failure)
+        assert "secret" not in str(failure)
+        assert took < 1
+        opa.behaviour = says(ALLOW)
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+
+
+async def test_names_are_never_part_of_the_address() -> None:
+    """AZ-03: every question goes to one constant path, by one constant head, whatever it is about."""
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, token="t0ken") as policy:
+        for name in HOSTILE_NAMES:
+            assert (await policy.judge(ask(name))).effect is Effect.ALLOW
+        heads = {
+            b"\r\n".join(one for one in lines.split(b"\r\n") if b"Content-Length" not in one) for lines in opa.heard
+        }
+        assert len(opa.heard) > len(HOSTILE_NAMES)
+        assert len(heads) == 1
+        lines = heads.pop().split(b"\r\n")
+        path, _, query = lines[0].split()[1].partition(b"?")
+        assert path == b"/v1/data/mcp/authz/decision"
+        assert sorted(query.split(b"&")) == [b"provenance=true", b"strict-builtin-errors=true"]
+        assert b"Authorization: Bearer t0ken" in lines
+
+
+async def test_a_redirect_takes_the_token_nowhere() -> None:
+    """Who answers is who was configured: another address is neither asked nor given the token."""
+    async with Impostor(says(ALLOW)) as elsewhere, Impostor(says(ALLOW)) as opa:
+        async with policy_of(opa.url, token="t0ken") as policy:
+            opa.behaviour = says(b"", "308 Permanent Redirect", more=f"Location: {elsewhere.url}/v1/data\r\n")
+            with pytest.raises(PolicyUnavailable, match="308"):
+                await policy.judge(QUESTION)
+        assert elsewhere.heard == []
+
+
+async def test_connections_are_used_again_and_bounded() -> None:
+    """A hundred questions in turn take one connection, hundreds at once a bounded number; more are refused."""
+
+    async def slowly(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.01)
+        writer.write(head(len(ALLOW)) + ALLOW)
+
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, deadline_s=20) as policy:
+        for _ in range(100):
+            await policy.judge(QUESTION)
+        assert opa.connections == 1
+        opa.behaviour = slowly
+        results = await asyncio.gather(*(policy.judge(QUESTION) for _ in range(1500)), return_exceptions=True)
+        refused = [str(one) for one in results if isinstance(one, PolicyUnavailable)]
+        assert opa.most <= 64
+        assert 1000 < 1500 - len(refused) < 1200
+        assert all("overloaded" in why for why in refused)
+
+
+async def test_a_connection_that_was_closed_meanwhile_costs_nobody_his_answer() -> None:
+    """OPA may close a connection that is kept: the question is asked once more, on another one."""
+    asked = 0
+
+    async def closes_every_other(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked % 2:
+            writer.close()
+        else:
+            writer.write(head(len(ALLOW)) + ALLOW)
+
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url) as policy:
+        opa.behaviour = closes_every_other
+        for _ in range(20):
+            assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+
+
+async def test_callers_who_leave_disturb_nobody() -> None:
+    """A question given up takes its connection along, never another's answer."""
+
+    async def by_and_by(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05)
+        writer.write(head(len(ALLOW)) + ALLOW)
+
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, deadline_s=5) as policy:
+        opa.behaviour = by_and_by
+        leaving = [asyncio.ensure_future(policy.judge(QUESTION)) for _ in range(20)]
+        await asyncio.sleep(0.02)
+        for one in leaving:
+            one.cancel()
+        verdicts = await asyncio.gather(*(policy.judge(QUESTION) for _ in range(20)))
+        assert {verdict.effect for verdict in verdicts} == {Effect.ALLOW}
+        await asyncio.gather(*leaving, return_exceptions=True)
+
+
+# ------------------------------------------------------------------ revisions
+
+
+@pytest.mark.parametrize(
+    ("provenance", "revision"),
+    [
+        (b'{"bundles":{"b":{"revision":"r1"}}}', "r1"),
+        (b'{"bundles":{"rules":{"revision":"r1"},"data":{"revision":"d7"}}}', "data=d7,rules=r1"),
+        (b'{"bundles":{"rules":{"revision":"r1"},"data":{}}}', "rules=r1"),
+        (b'{"bundles":{"b":{"revision":""}}}', UNVERSIONED),
+        (b'{"version":"1.0.0"}', UNVERSIONED),
+    ],
+)
+async def test_the_revision_is_that_of_the_very_evaluation(provenance: bytes, revision: str) -> None:
+    """What OPA says of its bundles becomes one name; a policy that came in none is called so."""
+    body = answer(b'{"effect":"allow"}', b'"provenance":' + provenance)
+    async with Impostor(says(body)) as opa, policy_of(opa.url) as policy:
+        assert (await policy.judge(QUESTION)).revision == revision == policy.revision
+
+
+# ------------------------------------------------------------------ the circuit
+
+
+async def test_down_is_said_at_once_and_over_within_five_seconds() -> None:
+    """AZ-01, OPS-06: with OPA gone callers are refused at once, and it is left in peace; back, they are served."""
+    said: list[str] = []
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, moved=said.append) as policy:
+        assert policy.ready
+        opa.behaviour = hangs
+        await asyncio.gather(*(policy.judge(QUESTION) for _ in range(20)), return_exceptions=True)
+        await eventually("the circuit is open", lambda: not policy.ready)
+        heard = len(opa.heard)
+        for _ in range(200):
+            took, failure = await timed(policy.judge(QUESTION))
+            assert isinstance(failure, PolicyUnavailable)
+            assert took < 0.1
+        assert len(opa.heard) - heard <= 2, "one plain question at a time looks whether it is back"
+        opa.behaviour = says(ALLOW)
+        assert await eventually("OPA is asked again", lambda: policy.ready) < 5
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        assert [bool(why) for why in said] == [True, False]
+
+
+async def test_an_opa_that_dies_while_nobody_asks_is_noticed() -> None:
+    """Readiness follows OPA, not the traffic."""
+    pace = Pace(idle_s=0.2)
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, pace=pace) as policy:
+        opa.behaviour = hangs_up
+        await eventually("not ready", lambda: not policy.ready)
+        opa.behaviour = says(ALLOW)
+        await eventually("ready", lambda: policy.ready)
+
+
+async def test_one_callers_arguments_never_open_the_circuit() -> None:
+    """Failures of questions raise a suspicion; as long as a plain question is answered, everyone is judged."""
+
+    async def fails_for_some(writer: asyncio.StreamWriter) -> None:
+        body = ALLOW if b"Content-Length: 1" not in opa.heard[-1] else b"{}"
+        writer.write(head(len(body)) + body)
+
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, pace=Pace(idle_s=0.05)) as policy:
+        poison = ask("x" * 1000)
+        opa.behaviour = fails_for_some
+        assert 1000 <= len(poison) + 10 < 2000
+        for _ in range(200):
+            with pytest.raises(PolicyUnavailable, match="undefined"):
+                await policy.judge(poison)
+            await asyncio.sleep(0.002)
+        assert policy.ready
+        assert (await policy.judge(ask("y" * 3000))).effect is Effect.ALLOW
+
+
+async def test_an_opa_that_is_away_at_the_start_is_waited_for() -> None:
+    """The start does not wait for OPA: not ready, every question refused, until it is there."""
+    port = free_port()
+    async with policy_of(f"http://127.0.0.1:{port}") as policy:
+        assert not policy.ready
+        assert "can't be asked" in policy.why
+        with pytest.raises(PolicyUnavailable, match="not asked at present"):
+            await policy.judge(QUESTION)
+    async with Impostor(hangs_up) as opa, policy_of(opa.url) as policy:
+        assert not policy.ready
+        opa.behaviour = says(ALLOW)
+        assert await eventually("ready", lambda: policy.ready) < 5
+
+
+async def test_probes_are_spread() -> None:
+    """Many workers that lost one OPA do not come back to it together: their waits differ."""
+    times: list[list[float]] = []
+
+    async def keep(own: list[float]) -> None:
+        async def probe() -> None:
+            own.append(asyncio.get_running_loop().time())
+            raise PolicyUnavailable("gone")
+
+        breaker = Breaker(probe, lambda _: None, Pace(shortest_s=0.05, longest_s=0.1))
+        await breaker.start()
+        await eventually("some probes", lambda: len(own) > 5)
+        await breaker.close()
+
+    for _ in range(8):
+        times.append([])
+    await asyncio.gather(*map(keep, times))
+    waits = {round(after - before, 4) for own in times for before, after in pairwise(own)}
+    assert len(waits) > 20
+    assert min(waits) >= 0.025
+
+
+# ------------------------------------------------------------------ TLS
+
+openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificates")
+
+
+def make_certificate(folder: Path, name: str, authority: str | None) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key, signed by `authority` or by itself."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    signed = (
+        []
+        if authority is None
+        else ["-CA", str(folder / f"{authority}.pem"), "-CAkey", str(folder / f"{authority}.key")]
+    )
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert),
+            *signed,
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@openssl
+async def test_who_opa_is_and_who_we_are_is_verified(tmp_path: Path) -> None:
+    """TLS: an authority of one's own, a client certificate; without either, or with another's, nobody is asked."""
+    ca, _ = make_certificate(tmp_path, "ca", None)
+    server = make_certificate(tmp_path, "server", "ca")
+    client = make_certificate(tmp_path, "client", "ca")
+    stranger, stranger_key = make_certificate(tmp_path, "stranger", None)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+    context.load_cert_chain(*server)
+    context.verify_mode = ssl.CERT_REQUIRED
+    good = OpaTls(ca, *client)
+    async with Impostor(says(ALLOW), context) as opa:
+        async with policy_of(opa.url, tls=good, deadline_s=5) as policy:
+            assert policy.ready, policy.why
+            assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        heard = len(opa.heard)
+        for tls in (OpaTls(ca), OpaTls(None, *client), OpaTls(stranger, *client), OpaTls(ca, stranger, stranger_key)):
+            async with policy_of(opa.url, tls=tls, deadline_s=5) as policy:
+                assert not policy.ready
+        async with policy_of(opa.url.replace("127.0.0.1", "localhost"), tls=good, deadline_s=5) as policy:
+            assert not policy.ready, "the certificate is another name's"
+        assert len(opa.heard) == heard
+    for tls in (OpaTls(tmp_path / "none.pem"), OpaTls(ca, client[0], server[1])):
+        with pytest.raises(PolicyUnavailable, match=r"policy\.tls\."):
+            await OpaPolicy("https://127.0.0.1:1", tls=tls).start()
+
+
+# ------------------------------------------------------------------ the real one
+
+
+async def test_the_real_opa_killed_and_back_under_load(opa_program: Path, tmp_path: Path) -> None:
+    """AZ-01, OPS-06: kill -9 under load, three times: 0 wrong answers, errors end within 5 s of its return."""
+    bundle = write_bundle(tmp_path / "bundle", RULES)
+    with Opa(opa_program, bundle, tmp_path / "opa.log") as opa:
+        async with policy_of(opa.url, deadline_s=0.9) as policy:
+            wrong: list[Any] = []
+            counts = {"answered": 0, "failed": 0}
+            back_at, last_error, stop = 0.0, 0.0, False
+
+            async def caller(n: int) -> None:
+                nonlocal last_error
+                while not stop:
+                    n += 1
+                    began = time.monotonic()
+                    try:
+                        allowed = await policy.judge(ask("echo", {"n": n}))
+                        denied = await policy.judge(ask("deny"))
+                    except PolicyUnavailable:
+                        counts["failed"] += 1
+                        last_error = began
+                        await asyncio.sleep(0.01)
+                        continue
+                    if (allowed.reasons, allowed.revision, denied.effect) != ((f"n{n}",), "r1", Effect.DENY):
+                        wrong.append((n, allowed, denied))
+                    counts["answered"] += 1
+
+            callers = [asyncio.ensure_future(caller(k * 1_000_000)) for k in range(8)]
+            for _ in range(3):
+                before = counts["answered"]
+                await eventually("callers are answered", lambda: counts["answered"] > before + 50)  # noqa: B023
+                opa.kill()
+                await eventually("it is not asked any more", lambda: not policy.ready)
+                await opa.started()
+                back_at = time.monotonic()
+                await eventually("it is asked again", lambda: policy.ready, 5)
+                before = counts["answered"]
+                await eventually("callers are answered again", lambda: counts["answered"] > before + 50)  # noqa: B023
+                assert last_error - back_at < 5
+            stop = True
+            await asyncio.gather(*callers)
+            assert wrong == []
+            assert counts["failed"] > 0
+
+
+async def test_the_shipped_folder_is_a_bundle_for_the_real_opa(opa_program: Path, tmp_path: Path) -> None:
+    """`opa run --bundle` takes the very folder that the embedded engine reads; what is listed nowhere is denied."""
+    with Opa(opa_program, SHIPPED, tmp_path / "opa.log") as opa:
+        async with policy_of(opa.url, deadline_s=5) as policy:
+            assert policy.revision == "default-1"
+            verdict = await policy.judge(ask("x", server={"name": "nowhere"}))
+            assert (verdict.effect, verdict.reasons) == (Effect.DENY, ("server_not_listed",))
+
+
+def write_served(folder: Path, program: Path, revision: str) -> Callable[[], bytes]:
+    """`opa build` of a bundle in which everything is allowed, for the reason `revision`."""
+    rules = f'package mcp.authz\n\ndecision := {{"effect": "allow", "reasons": ["{revision}"]}}\n'
+    bundle = write_bundle(folder / revision, rules, manifest=f'{{"revision": "{revision}", "roots": ["mcp/authz"]}}')
+    packed = folder / f"{revision}.tar.gz"
+    subprocess.run([program, "build", "--bundle", bundle, "--output", packed], check=True, capture_output=True)
+    return packed.read_bytes
+
+
+async def test_bundles_come_by_opas_own_bundle_service(opa_program: Path, tmp_path: Path) -> None:
+    """AZ-08: OPA fetches a new bundle under load: 0 failed questions, and each is judged by the revision it names."""
+    bundles = {name: write_served(tmp_path, opa_program, name)() for name in ("r1", "r2")}
+    served = "r1"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = await reader.readuntil(b"\r\n\r\n")
+        assert lines.startswith(b"GET /bundles/mcp.tar.gz ")
+        body, tag = bundles[served], f"ETag: {served}\r\nConnection: close\r\n"
+        writer.write(head(len(body), kind="application/gzip", more=tag) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = tmp_path / "opa.yaml"
+    config.write_text(
+        f"services: {{store: {{url: 'http://127.0.0.1:{port}'}}}}\n"
+        "bundles: {mcp: {service: store, resource: bundles/mcp.tar.gz, "
+        "polling: {min_delay_seconds: 1, max_delay_seconds: 1}}}\n"
+    )
+    opa = Opa(opa_program, None, tmp_path / "opa.log", ("--config-file", str(config)))
+    try:
+        await opa.started()
+        async with policy_of(opa.url, deadline_s=0.9) as policy:
+            seen: list[str] = []
+            served = "r2"
+
+            async def both() -> bool:
+                for verdict in await asyncio.gather(*(policy.judge(QUESTION) for _ in range(8))):
+                    assert verdict.reasons == (verdict.revision,)
+                    seen.append(verdict.revision)
+                return seen[-1] == "r2"
+
+            await eventually("the new bundle judges", both)
+            assert set(seen) == {"r1", "r2"}
+    finally:
+        opa.kill()
+        server.close()
