@@ -116,3 +116,19 @@ uses = Table(
         postgresql_where=text("state = 'waiting'"),
     ),
 )
+
+visits = Table(
+    "visits",
+    metadata,
+    Column("id", String(64), primary_key=True),  # SHA-256 of what the browser holds
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("seen_at", Double, nullable=False),
+    Column("ends_at", Double, nullable=False),
+    Column("sealed", Text, nullable=False),  # tokens, form key, name: sealed by the sign-in's own keys
+    Column("version", BigInteger, nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Index("visits_person", "issuer", "subject", "created_at"),
+    Index("visits_end", "ends_at"),
+)

@@ -15,8 +15,10 @@ from typing import Any
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from approvals.desk import Desk, StoreUnavailable
+from approvals.review.visitors import Visitors
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
@@ -27,7 +29,7 @@ from gateway.catalog import Catalog
 from gateway.challenge import Challenges
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
-from gateway.contract.identity import close_implications
+from gateway.contract.identity import Implications, close_implications
 from gateway.contract.pins import PinsUnreadable
 from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.refusals import Refusal, Refused
@@ -50,6 +52,7 @@ from gateway.reception import Reception
 from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
+from gateway.sign_in.room import SignIn
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
@@ -185,10 +188,34 @@ class House:
         foresight = Foresight(self._corridor, plan.servers, tenants)
         reception = Reception(self._corridor, plan.approvals)
         control = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
+        self.visitors = self._open_sign_in(control, implications, reception)
         add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
         self._control = ControlDoor(control, plan.hosts, reception.turn_away)
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
+
+    def _open_sign_in(self, control: FastAPI, implications: Implications, reception: Reception) -> Visitors | None:
+        """Where people sign in, if they do."""
+        plan, settings = self._plan, self._plan.settings
+        if settings.sign_in is None:
+            return None
+        room = SignIn(
+            plan.sign_in,
+            plan.approvals,
+            store=self._store,
+            tokens=self._tokens,
+            implications=implications,
+            sink=self._sink,
+            write_off=reception.write_off,
+            keys=plan.seal_keys,
+            public_url=settings.base_url,
+            session_s=settings.sign_in.session_s,
+            idle_s=settings.sign_in.idle_s,
+            leeway_s=settings.identity.leeway_s,
+        )
+        self._open.push_async_callback(room.close)
+        room.add_to(control)
+        return room.visitors
 
     def _open_upstream(self) -> LegacyUpstream:
         settings = self._plan.settings

@@ -31,6 +31,7 @@ from gateway.contract.resources import check_prefix
 
 ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519")
 RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
+SIGN_IN_SCOPES = ("openid", "approvals:read", "approvals:request", "approvals:decide")
 
 
 class ConfigError(Exception):
@@ -135,6 +136,7 @@ Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_as_writt
 ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
 Challenging = Literal["auto", "elicitation", "task", "error"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
+Scope = Annotated[str, Field(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$", max_length=256)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Deadline = Annotated[float, Field(gt=0, le=0.9)]
@@ -338,6 +340,39 @@ class SealSettings(Group):
     state_s: Seconds = 3600.0
 
 
+class SignInClient(Group):
+    """What the gateway is to an issuer that signs people in. Without a secret: a public client, by PKCE alone."""
+
+    issuer: str
+    client_id: Annotated[str, Field(min_length=1, max_length=1024)]
+    client_secret_env: str | None = None
+    scopes: tuple[Scope, ...] = SIGN_IN_SCOPES
+    resource_indicator: bool = True
+
+
+class SignInSettings(SignInClient):
+    """How people sign in to the pages under `/review`, and how long a session lasts."""
+
+    session_s: Annotated[float, Field(ge=60, le=86400)] = 3600.0
+    idle_s: Annotated[float, Field(ge=60, le=86400)] = 1800.0
+    others: tuple[SignInClient, ...] = ()
+
+    @model_validator(mode="after")
+    def _once_each(self) -> Self:
+        names = [client.issuer for client in self.clients]
+        if len(names) != len(set(names)):
+            raise ValueError("others: an issuer is there twice")
+        for client in self.clients:
+            if "openid" not in client.scopes:
+                raise ValueError("scopes: must hold openid, without which nobody is signed in")
+        return self
+
+    @property
+    def clients(self) -> tuple[SignInClient, ...]:
+        """Every issuer's, this one's first."""
+        return (self, *self.others)
+
+
 class Limits(Group):
     """Bounds of one worker. Bytes, counts and seconds."""
 
@@ -375,6 +410,7 @@ class Settings(BaseSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     audit: AuditSettings
     seals: SealSettings = SealSettings()
+    sign_in: SignInSettings | None = None
     pins: PinSettings = PinSettings()
     limits: Limits = Limits()
     allowed_hosts: tuple[str, ...] = ()
@@ -411,6 +447,9 @@ class Settings(BaseSettings):
         for issuer in self.approvals.issuers:
             if issuer not in known:
                 raise ValueError(f"approvals.issuers: {issuer} is not one of identity.issuers")
+        for client in self.sign_in.clients if self.sign_in else ():
+            if client.issuer not in (self.approvals.issuers or known):
+                raise ValueError(f"sign_in: {client.issuer} is not one of approvals.issuers")
         return self
 
     @property

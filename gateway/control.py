@@ -48,7 +48,9 @@ METADATA_PREFIX = "/.well-known/oauth-protected-resource"
 
 def is_control_path(raw_path: bytes) -> bool:
     """Whether a request target belongs to the control plane. Compared as it was sent: nothing is decoded."""
-    return raw_path == b"/approvals" or raw_path.startswith((b"/approvals/", b"/.well-known/"))
+    return raw_path in (b"/approvals", b"/review") or raw_path.startswith(
+        (b"/approvals/", b"/review/", b"/.well-known/")
+    )
 
 
 def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[str, bytes]:

@@ -85,7 +85,7 @@ def from_url(client: httpx.AsyncClient, url: str, limit: int) -> Load:
     """Fetch the set from `url`."""
 
     async def load() -> bytes:
-        return await _get(client, url, limit)
+        return await get_document(client, url, limit)
 
     return load
 
@@ -96,8 +96,8 @@ def from_discovery(client: httpx.AsyncClient, issuer: str, limit: int) -> Load:
     async def load() -> bytes:
         for url in discovery_urls(issuer):
             try:
-                document = await _get(client, url, limit)
-            except _Absent:
+                document = await get_document(client, url, limit)
+            except Absent:
                 continue
             metadata = strict_object(document)
             jwks_uri = metadata.get("jwks_uri")
@@ -105,7 +105,7 @@ def from_discovery(client: httpx.AsyncClient, issuer: str, limit: int) -> Load:
                 raise KeysUnreadable("the metadata is another issuer's")
             if not isinstance(jwks_uri, str) or not is_secure_url(jwks_uri):
                 raise KeysUnreadable("the metadata names no secure jwks_uri")
-            return await _get(client, jwks_uri, limit)
+            return await get_document(client, jwks_uri, limit)
         raise KeysUnreadable("the issuer publishes no metadata")
 
     return load
@@ -119,15 +119,15 @@ def discovery_urls(issuer: str) -> tuple[str, ...]:
     return (*urls, f"{origin}{path}/.well-known/openid-configuration") if path else tuple(urls)
 
 
-class _Absent(KeysUnreadable):
+class Absent(KeysUnreadable):
     """The server has no such document."""
 
 
-async def _get(client: httpx.AsyncClient, url: str, limit: int) -> bytes:
+async def get_document(client: httpx.AsyncClient, url: str, limit: int) -> bytes:
     """One GET, streamed into at most `limit` bytes. No redirects, no content coding."""
     async with client.stream("GET", url) as answer:
         if answer.status_code in (404, 410):
-            raise _Absent("there is no such document")
+            raise Absent("there is no such document")
         if answer.status_code != 200:
             raise KeysUnreadable(f"the answer's status is {answer.status_code}")
         if answer.headers.get("content-encoding", "identity") != "identity":

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.config import ConfigError, OpaPolicySettings, Settings
+from gateway.config import ConfigError, OpaPolicySettings, Settings, SignInClient
 from gateway.contract.passage import Server
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.resources import Reach
 from gateway.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.sealing import read_keys
+from gateway.sign_in.door import CALLBACK
+from gateway.sign_in.protocol import Client
 from gateway.tokens import IssuerSettings
 from gateway.upstream.target import UpstreamTarget, check_replica_url
 
@@ -27,6 +29,7 @@ class Plan:
     settings: Settings
     servers: Mapping[str, Server]
     approvals: Server
+    sign_in: tuple[Client, ...]
     issuers: tuple[IssuerSettings, ...]
     targets: Mapping[str, UpstreamTarget]
     audit_keys: AuditKeys
@@ -85,6 +88,19 @@ def _policy_token(settings: Settings) -> str | None:
     return token
 
 
+def _client(settings: Settings, client: SignInClient) -> Client:
+    variable = client.client_secret_env
+    return Client(
+        issuer=client.issuer,
+        client_id=client.client_id,
+        redirect_uri=settings.base_url + CALLBACK,
+        audience=settings.approvals_resource,
+        scopes=client.scopes,
+        secret=settings.secret(variable, "sign_in.client_secret_env") if variable else "",
+        resource_indicator=client.resource_indicator,
+    )
+
+
 def make_plan(settings: Settings) -> Plan:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
     limits = settings.limits
@@ -119,6 +135,7 @@ def make_plan(settings: Settings) -> Plan:
         settings=settings,
         servers={server.path: _server(settings, name) for name, server in settings.servers.items()},
         approvals=approvals,
+        sign_in=tuple(_client(settings, client) for client in settings.sign_in.clients) if settings.sign_in else (),
         issuers=issuers,
         targets={name: _target(settings, name) for name in settings.servers},
         audit_keys=audit_keys,

@@ -68,6 +68,12 @@ class Reception:
         passage.identity = caller_of(person)
         return await self._corridor.turn_away(passage, refused)
 
+    def write_off(self, refused: Refused) -> str:
+        """A refusal that somebody else renders, recorded like any other -> its decision id."""
+        passage = self._corridor.open_passage(self._resource)
+        self._corridor.write_off(passage, refused)
+        return passage.decision_id
+
     def write_down(self, turned: TurnedAway) -> Mapping[str, str]:
         """What the approvals API refused by itself: who wanted what of which ticket, and why not."""
         passage = self._corridor.open_passage(self._resource)

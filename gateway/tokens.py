@@ -230,6 +230,24 @@ class Tokens:
         except Exception as fault:  # a token that breaks the verifier is not verified; it must not become a 500
             raise Refused(Refusal.TOKEN_INVALID, f"the verification failed: {type(fault).__name__}") from fault
 
+    async def read_signed(self, text: str, issuer: str) -> tuple[Signed, dict[str, Any]]:
+        """A JWS of `issuer`, by its keys and its algorithms -> its parts and claims, of which nothing else is known.
+
+        Raises `Refused`: TOKEN_INVALID, KEYS_UNAVAILABLE.
+        """
+        signed = read_compact(text.encode("ascii", "replace"))
+        try:
+            claims = strict_object(signed.payload)
+        except NotStrict:
+            invalid("the claims are not one strict JSON object")
+        known = self._issuers.get(issuer)
+        if known is None or claims.get("iss") != issuer:
+            invalid("the statement is another issuer's")
+        if signed.alg not in known.algorithms:
+            invalid("the algorithm is not accepted from this issuer")
+        check_signature(signed, await known.keys.find(signed))
+        return signed, claims
+
     def _judge(self, verified: _Verified, resource: str, issuers: frozenset[str], alone: bool) -> None:
         """Everything that depends on the moment and the server. Never awaits."""
         if not verified.keys.fresh:

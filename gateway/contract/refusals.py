@@ -114,6 +114,8 @@ class Refusal(Enum):
     UPSTREAM_INVALID = Row(502, 50202, "The MCP server's answer could not be accepted.")
     UPSTREAM_TIMEOUT = Row(504, 50401, "The MCP server did not answer in time.")
     REVISION_REQUIRED = Row(400, 40001, "This needs MCP revision 2026-07-28; the client speaks an older one.")
+    SIGN_IN_REFUSED = Row(400, 40002, "The sign-in was not accepted; begin again.")
+    SIGN_IN_UNAVAILABLE = Row(503, 50306, "Nobody can be signed in at the moment; try again.", retry_after_s=5)
     CLIENT_GONE = Row(499, 49901, "The client went away before its request was decided.")
     INTERNAL_ERROR = Row(500, INTERNAL_ERROR, "The gateway failed; nothing more is known here.")
 

@@ -22,6 +22,8 @@ from gateway.demo.doorstep import CREDENTIAL_ENV
 from gateway.demo.loopback import pick_port
 from gateway.demo.place import BANK, Place
 
+CLIENT_ID = "ostiary-review"
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
@@ -88,6 +90,16 @@ class House:
         return f"{self.public_url}/approvals"
 
     @property
+    def review_url(self) -> str:
+        """The pages for people."""
+        return f"{self.public_url}/review"
+
+    @property
+    def registration(self) -> str:
+        """The pages as the issuer knows them: a client's id and its redirect URI."""
+        return f"{CLIENT_ID}={self.review_url}/callback"
+
+    @property
     def config_file(self) -> Path:
         """The gateway's configuration."""
         return self.directory / "ostiary.yaml"
@@ -148,5 +160,6 @@ class House:
             },
             "policy": {"engine": "embedded", "path": "bundle"},
             "approvals": {"database": "sqlite:///ostiary.db"},
+            "sign_in": {"issuer": self.issuer_url, "client_id": CLIENT_ID},
             "audit": {"file": "audit.jsonl"},
         } | self.settings

@@ -127,7 +127,8 @@ class Stack:
             self._await_replicas(deadline)
             return
         # All at once: the issuer, which starts quickest, has its keys ready before the gateway asks for them.
-        self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer))
+        known = ("--client", self.house.registration)
+        self._launch("issuer", "gateway.demo.issuer", "--port", str(self.ports.issuer), *known)
         self._launch_gateway()
         self._launch_replicas()
         self._await("issuer", f"{self.house.issuer_url}/jwks", deadline, 200)

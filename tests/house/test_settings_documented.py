@@ -100,6 +100,9 @@ def test_a_row_says_what_is_so(row: list[str]) -> None:
     assert meaning.endswith(".")
 
 
+SIGN_IN: dict[str, Any] = {"sign_in": {"issuer": "https://idp.example.com", "client_id": "x"}}
+
+
 def put(path: str, value: Any) -> dict[str, Any]:
     """The page's smallest configuration with one setting more."""
     document = json.loads(json.dumps(DOCUMENT))
@@ -111,6 +114,13 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["policy"] = {"engine": "opa", "url": "https://opa.example.com"}
     if path.startswith("policy.tls."):
         document["policy"]["tls"] = {"cert": "/x", "key": "/x"}
+    if path.startswith("sign_in."):
+        document |= SIGN_IN
+    if path.startswith("sign_in.others"):
+        document["identity"]["issuers"].append({"issuer": "https://other.example.com"})
+        document["sign_in"] = SIGN_IN["sign_in"] | {
+            "others": [{"issuer": "https://other.example.com", "client_id": "x"}]
+        }
     place: Any = document
     *parents, last = path.replace("[]", ".0").replace("NAME", "readonly").split(".")
     for name in parents:
@@ -142,6 +152,7 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
         base = put(path, DOCUMENT) if path.endswith("value_env") else DOCUMENT
         if path in OPA_ONLY:
             base = put(path, "http://127.0.0.1:1" if path == "policy.url" else "/y")
+        base = base | SIGN_IN if path.startswith("sign_in.") else base
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)
         )
@@ -156,4 +167,5 @@ def test_the_smallest_configuration_is_the_smallest(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(DOCUMENT))
     assert load_settings(file).public_url == DOCUMENT["public_url"]
     required = {path.split(".")[0].split("[")[0] for path, field in SETTINGS.items() if field.is_required()}
+    required = {name for name in required if Settings.model_fields[name].is_required()}
     assert required == set(DOCUMENT)

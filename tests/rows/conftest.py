@@ -152,9 +152,11 @@ def _house(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             odd={"methods": ["example.com/ping", "notifications/example"]},
         )
         servers["ghost"] = {"path": "/ghost/mcp", "replicas": [closed_port(), closed_port()], "scopes": ["mcp:use"]}
+        away = closed_port().removesuffix("/mcp")
         issuers = [
             {"issuer": ISSUER, "jwks_file": "jwks.json", "algorithms": ["ES256"]},
             {"issuer": SECOND, "jwks_file": "second.json", "algorithms": ["ES256"]},
+            {"issuer": away, "jwks_file": "second.json", "algorithms": ["ES256"]},
         ]
         stack = Stack(folder, {}, data=DATA, environment={"ROWS_UPSTREAM_KEY": f"Bearer {key}"})
         furnish(
@@ -163,6 +165,7 @@ def _house(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             identity={"issuers": issuers, "scope_implies": {"files:admin": ["files:write", "files:read"]}},
             limits={"answer_s": 1.5, "quiet_s": 1.5, "body_s": 1.5, "concurrent": 64, "tickets_per_hour": 1000},
             allowed_hosts=["gw.example.com"],
+            sign_in={"issuer": away, "client_id": "rows"},
         )
         house = House(stage, stack, behind)
         house.secrets.add(key.encode())

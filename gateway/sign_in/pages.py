@@ -1,0 +1,73 @@
+"""The sign-in's own few pages: plain, the same for everybody, with nothing in them that a request said."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from gateway.contract.refusals import Refusal
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1c2024;--paper:#fbfbf9;--quiet:#5c636b;--line:#d7d9dc;--deed:#14532d}
+@media(prefers-color-scheme:dark){:root{--ink:#e8e9ea;--paper:#16181a;--quiet:#a6acb3;--line:#3a3f45;--deed:#86d7a4}}
+body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,sans-serif}
+main{max-width:34rem;margin:0 auto;padding:12vh 1.25rem 2rem}
+h1{font-size:1.5rem;line-height:1.25;margin:0 0 .75rem}
+p{margin:0 0 1rem}small{color:var(--quiet)}
+a.deed{display:inline-block;margin:.25rem .75rem .5rem 0;padding:.6rem 1.1rem;border:1px solid currentColor;
+border-radius:.4rem;color:var(--deed);text-decoration:none;font-weight:600;overflow-wrap:anywhere}
+a.deed:focus-visible{outline:3px solid currentColor;outline-offset:2px}
+"""
+_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+HEADERS: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""What goes with every answer of the sign-in, redirections included."""
+
+WORDS: Mapping[Refusal, tuple[str, str]] = {
+    Refusal.SIGN_IN_REFUSED: (
+        "The sign-in was not accepted",
+        "It took too long, was begun in another window, or what the issuer answered is not accepted here. Nothing "
+        "was done. Should it happen again: whoever runs the gateway finds the reason in its record, by the id below.",
+    ),
+    Refusal.SIGN_IN_UNAVAILABLE: (
+        "Nobody can be signed in at the moment",
+        "The issuer does not answer as it should. A session that you have is still there: try again in a while.",
+    ),
+    Refusal.KEYS_UNAVAILABLE: (
+        "Nobody can be signed in at the moment",
+        "The issuer's keys are not available. Try again in a while.",
+    ),
+    Refusal.APPROVALS_UNAVAILABLE: (
+        "Nobody can be signed in at the moment",
+        "The store of sessions is not available. Try again in a while.",
+    ),
+    Refusal.AUDIT_UNAVAILABLE: (
+        "Nobody can be signed in at the moment",
+        "The record can't be written, so nothing was done. Try again in a while.",
+    ),
+}
+DEFECT = ("Something went wrong", "The gateway failed; nothing more is known here.")
+
+
+def page(title: str, text: str, links: Sequence[tuple[str, str]] = (), decision_id: str = "") -> bytes:
+    """A whole page. `links` are (path, words)."""
+    deeds = "".join(f'<a class="deed" href="{escape(path)}">{escape(words)}</a>' for path, words in links)
+    trace = f"<p><small>Decision {escape(decision_id)}</small></p>" if decision_id else ""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)} · Ostiary</title><style>{STYLE}</style></head>"
+        f"<body><main><h1>{escape(title)}</h1><p>{escape(text)}</p><p>{deeds}</p>{trace}</main></body></html>"
+    ).encode()
