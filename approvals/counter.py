@@ -19,7 +19,7 @@ from typing import Any
 
 from approvals.acts import ACTS, READ
 from approvals.approvers import LOCAL, Approver, Person, agreeing, asks_as_well, enough, may_decide, read_approver
-from approvals.filed import Filed, Standing
+from approvals.filed import Filed
 from approvals.ledger import Ledger
 from approvals.showing import is_what_stands, iso, line, show, standing
 from approvals.sieve import Sieve
@@ -31,6 +31,7 @@ from approvals.ticket import (
     MovedOn,
     NotAllowed,
     Run,
+    Standing,
     State,
     StoreUnavailable,
     Ticket,
@@ -84,6 +85,10 @@ class Counter:
         here. Raises `StoreUnavailable`.
         """
         return await self._watch.wait(ticket_id, moved, within_s)
+
+    def hurry(self) -> None:
+        """The worker stops: whoever waits for a ticket is told where it stands, and nobody waits from now on."""
+        self._watch.hurry()
 
     def describe(self, ticket: Ticket | Standing) -> dict[str, Any]:
         """What a refused caller is told: `{id, state, page, expiresAt}`; `{}` for one that was never stored."""

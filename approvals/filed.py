@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from approvals.approvers import Party, Person
-from approvals.ticket import Run, State, Ticket
+from approvals.ticket import Run, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,3 @@ class Filed:
     parties: tuple[Party, ...]
     running: Open | None
     approvals: tuple[Person, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a ticket stands, and nothing of what it is about. `state` is that of the moment: expiry needs nobody to
-    write it down first. `version` grows with every move of the ticket, `expires_at` is in seconds since the epoch.
-    """
-
-    id: str
-    state: State
-    version: int
-    expires_at: float

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person
-from approvals.filed import Filed, Open, Standing
+from approvals.filed import Filed, Open
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
@@ -38,7 +38,7 @@ from approvals.statements import (
     is_overdue,
     is_readable_by,
 )
-from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, StoreUnavailable, Ticket, sources
+from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, Standing, State, StoreUnavailable, Ticket, sources
 from approvals.vault import Vault, effect_of
 
 MOST_EARLIER = 10

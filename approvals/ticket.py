@@ -190,6 +190,18 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a ticket stands, and nothing of what it is about. `state` is that of the moment: expiry needs nobody to
+    write it down first. `version` grows with every move of the ticket, `expires_at` is in seconds since the epoch.
+    """
+
+    id: str
+    state: State
+    version: int
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """One use of an approved ticket was consumed for this call, and for no other.
 

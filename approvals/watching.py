@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from approvals.filed import Standing
 from approvals.store import Store
-from approvals.ticket import State, StoreUnavailable
+from approvals.ticket import Standing, State, StoreUnavailable
 
 EVERY_S = 0.5
 MOST_WAITING = 2000
@@ -96,6 +95,13 @@ class Watch:
         """This ticket was moved in this worker, and the move is committed: whoever waits for it hears of it now."""
         if any(waiter.ticket_id == ticket_id for waiter in self._waiters):
             self._soon.set()
+
+    def hurry(self) -> None:
+        """The worker stops: whoever waits is told what the next look finds, and nobody waits from now on."""
+        self._most = 0
+        for waiter in self._waiters:
+            waiter.deadline = 0.0
+        self._soon.set()
 
     def _look_soon(self) -> None:
         self._soon.set()

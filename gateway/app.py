@@ -26,7 +26,7 @@ from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
-from gateway.challenge import Challenges
+from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import Implications, close_implications
@@ -38,10 +38,12 @@ from gateway.control import ControlDoor, add_metadata, is_control_path, metadata
 from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
+from gateway.elicitation import Elicitation
 from gateway.engines import make_engine, name_setting
 from gateway.eras import Eras
 from gateway.foresight import Foresight
 from gateway.handles import Handles, tell_of_tasks
+from gateway.holding import Holding
 from gateway.notices import Notices
 from gateway.pins.acceptance import Acceptance
 from gateway.pins.keeper import Pins
@@ -171,7 +173,8 @@ class House:
             catalog=catalog,
             policy=counted,
             desk=desk,
-            challenges=Challenges(desk),
+            challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals)}),
+            holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
             seals=seals,
             handles=handles,
             eras=Eras(Sessions(plan.seal_keys, limits.legacy_session_s)),
@@ -356,6 +359,7 @@ class House:
             revision=policy.revision,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
+                "calls_waiting": self._corridor.holding.waiting,
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
                 "audit_healthy": sink.healthy,
@@ -372,8 +376,9 @@ class House:
         )
 
     def drain(self) -> None:
-        """The worker stops: subscriptions end gracefully now, calls go on to their end."""
+        """The worker stops: subscriptions and waiting end gracefully now, calls go on to their end."""
         self._streams.drain()
+        self._corridor.desk.hurry()
 
     def server_config(self) -> uvicorn.Config:
         """How uvicorn serves this house."""

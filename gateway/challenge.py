@@ -68,9 +68,16 @@ class Challenges:
         if held.why != "pending" or passage.call is None or passage.server is None:
             return refusal_of(held, ticket)
         kind = choose(passage.server.challenge, passage.call, self.makers)
-        if kind is Challenge.ERROR:
-            return Refused(Refusal.APPROVAL_REQUIRED, held.why, message=say_where(ticket), ticket=ticket)
-        return await self.makers[kind](passage, held, ticket)
+        refused = (
+            page_error(held, ticket) if kind is Challenge.ERROR else await self.makers[kind](passage, held, ticket)
+        )
+        passage.challenge = (kind if refused.instead is not None else Challenge.ERROR).value
+        return refused
+
+
+def page_error(held: Held, ticket: Mapping[str, Any]) -> Refused:
+    """The challenge that every client can take."""
+    return Refused(Refusal.APPROVAL_REQUIRED, held.why, message=say_where(ticket), ticket=ticket)
 
 
 def say_where(ticket: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from gateway.contract.passage import (
     OpenedState,
     OpenedTasks,
     Passage,
+    Received,
     Reply,
     Server,
     Tool,
@@ -42,6 +43,7 @@ from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.handles import Handles
+from gateway.holding import Holding, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.seals import Seals
 from gateway.tokens import Tokens
@@ -62,6 +64,7 @@ class Corridor:
     policy: Policy
     desk: Desk
     challenges: Challenges
+    holding: Holding
     seals: Seals
     handles: Handles
     eras: Eras
@@ -105,9 +108,7 @@ class Corridor:
         if self.in_flight + self.delivery.streams.calls > self.concurrent:
             raise Refused(Refusal.OVERLOADED)
         server = received.server
-        passage.identity = identity = await self.tokens.identify(
-            received.values(b"authorization"), resource=server.resource, issuers=server.issuers
-        )
+        passage.identity = identity = await self.identify(received)
         passage.envelope = envelope = parse_envelope(await arrival.body())
         if server.legacy_clients or server.quirks:
             passage.heard = heard = self.eras.hear(received, identity, envelope, self.clock())
@@ -117,6 +118,8 @@ class Corridor:
         passage.trace = trace_context(received, call)
         passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
         passage.opened_state, not_accepted = opened, _ = open_leg(self.seals, call, identity, server, self.clock())
+        if opened is not None:
+            identity, call, opened = await self.hold(passage, received, identity, call, opened)
         passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks, opened)
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
@@ -133,6 +136,28 @@ class Corridor:
             await self.settle(passage, needed)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
+
+    async def identify(self, received: Received) -> Identity:
+        """Who calls. Raises `Refused`."""
+        credentials, server = received.values(b"authorization"), received.server
+        return await self.tokens.identify(credentials, resource=server.resource, issuers=server.issuers)
+
+    async def hold(
+        self, passage: Passage, received: Received, identity: Identity, call: Call, opened: OpenedState
+    ) -> tuple[Identity, Call, OpenedState | None]:
+        """A call that waits for a person is kept for a while, and then what it was before it was held.
+
+        It walks on as if it had just come: nothing that was found before the wait counts, the token neither. Raises
+        `Refused`, `StoreUnavailable`.
+        """
+        if opened.waits is None:
+            return identity, call, opened
+        passage.waits = opened.waits
+        passage.awaited = await self.holding.wait(call, identity, opened.waits)
+        passage.identity = identity = await self.identify(received)
+        call, going_on = take_up(call, opened)
+        passage.envelope, passage.call, passage.opened_state = call.envelope, call, going_on
+        return identity, call, going_on
 
     async def judge(
         self,
@@ -169,6 +194,8 @@ class Corridor:
 
         Raises `Refused` where there is none.
         """
+        if passage.waits is not None and passage.awaited is not None and needed.verdict.effect is Effect.APPROVE:
+            self.holding.check(passage.waits, passage.awaited, needed.asked.digest)
         passage.settled = settled = await self.delivery.claim(needed.settle(self.desk))
         if isinstance(settled, Held):
             raise await self.challenges.challenge(passage, settled)

@@ -1,8 +1,8 @@
 """The seal of a `requestState` that passes through a caller's hands, bound to its owner.
 
 A seal is opened only for the same issuer, subject, tenant, server, method, name and arguments, before its expiry, and
-has one spelling (contract.md section 5). Inside are the server's own state, the number of the leg, and the approval
-that the call runs under: what a caller says of these counts for nothing.
+has one spelling (contract.md section 5). Inside are the server's own state, the number of the leg, the approval that
+the call runs under, and the ticket that it waits for: what a caller says of these counts for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from approvals.ticket import Claimed
-from gateway.contract.passage import Call, Identity, OpenedState, Server
+from gateway.contract.passage import Call, Identity, OpenedState, Server, Waits
 from gateway.contract.refusals import Refusal, Refused
 from gateway.sealing import NotSealed, Sealer
 
@@ -42,6 +42,8 @@ class Seals:
         payload: dict[str, Any] = {"exp": expires_at, "state": state.value, "leg": state.leg}
         if (use := state.use) is not None:
             payload["use"] = [use.ticket_id, use.use_id, use.leg, use.effect]
+        if (waits := state.waits) is not None:
+            payload["waits"] = [waits.ticket_id, waits.effect, waits.answers]
         return self._sealer.seal(orjson.dumps(payload), self._binding(identity, server, call))
 
     def open_state(self, text: str, identity: Identity, server: Server, call: Call, now: float) -> OpenedState:
@@ -59,4 +61,5 @@ class Seals:
         if "use" in payload:
             ticket_id, use_id, leg, effect = payload["use"]
             use = Claimed(ticket_id, use_id, leg, payload["exp"], effect)
-        return OpenedState(payload["state"], payload["leg"], use)
+        waits = Waits(*payload["waits"]) if "waits" in payload else None
+        return OpenedState(payload["state"], payload["leg"], use, waits, payload["exp"])

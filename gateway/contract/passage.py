@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from approvals.ticket import Claimed, Held
+from approvals.ticket import Claimed, Held, Standing
 from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
 
@@ -136,16 +136,31 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """The call was held for a person when its caller got the state: for which ticket, and for which effect (its
+    digest). `answers` are the `inputResponses` that it was held with: those of the request that brings the state back
+    answer the gateway's own question, and nothing of them is the call's.
+    """
+
+    ticket_id: str
+    effect: str
+    answers: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedState:
     """What a caller brought back under our seal: the `requestState` that the upstream gave (`None`: it gave none).
 
     `leg` numbers this request in its conversation, from 1 on. `use` is the use of an approval that the conversation
-    runs under, waiting at this leg; `None` where no person approved it.
+    runs under, waiting at this leg; `None` where no person approved it. `waits`: the call was held, and the rest is
+    what it goes on with (`leg` 0: with nothing). `expires_at` is the end of the seal, in seconds since the epoch.
     """
 
     value: str | None
     leg: int = 1
     use: Claimed | None = None
+    waits: Waits | None = None
+    expires_at: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +256,8 @@ class Arrival(Protocol):
 class Passage:
     """The record of one request's walk. Times are seconds: `time` since the epoch, `began` monotonic.
 
-    `ended` says why the gateway itself ended a subscription, where it did.
+    `ended` says why the gateway itself ended a subscription, where it did. `waits` is what the request's state says
+    that it waits for, `awaited` where that ticket stood after the wait; `challenge` how its caller was told to wait.
     """
 
     decision_id: str
@@ -258,9 +274,12 @@ class Passage:
     tool: Tool | None = None
     verdict: Verdict | None = None
     opened_state: OpenedState | None = None
+    waits: Waits | None = None
+    awaited: Standing | None = None
     settled: Claimed | Held | None = None
     admitted: Admitted | None = None
     made_task: Task | None = None
+    challenge: str = ""
     refused: Refused | None = None
     replica: str = ""
     status: int = 0
@@ -289,6 +308,7 @@ class Passage:
         return value[3:35].decode("ascii") if name == b"traceparent" else ""
 
     def refuse(self, refused: Refused) -> None:
-        """The walk ends here, with the row's status and code."""
+        """The walk ends here, with the row's status and code; the status is 200 where a result says so instead."""
         self.refused = refused
-        self.status, self.code = refused.refusal.value.status, refused.refusal.value.code
+        self.status = refused.refusal.value.status if refused.instead is None else 200
+        self.code = refused.refusal.value.code

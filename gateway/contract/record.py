@@ -47,8 +47,9 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
-_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision")
-"""What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision."""
+_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge")
+"""What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision; of
+a call that waits for a person, how its caller was told so."""
 
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
@@ -221,7 +222,9 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
 def _ran_under(record: dict[str, Any], passage: Passage) -> None:
     """The ticket, and which leg of a conversation this is: a request that begins one has no such member."""
     opened, settled = passage.opened_state, passage.settled
-    if opened is not None:
+    if passage.challenge:
+        record["challenge"] = passage.challenge
+    if opened is not None and opened.leg:
         record["leg"] = opened.leg
         if opened.use is not None:
             record["ticket"] = opened.use.ticket_id
@@ -232,6 +235,9 @@ def _ran_under(record: dict[str, Any], passage: Passage) -> None:
     elif isinstance(settled, Held):
         of_the_answers = record["ticket"] not in {None, settled.ticket.id}
         record["answers_ticket" if of_the_answers else "ticket"] = settled.ticket.id
+    elif passage.waits is not None:
+        of_the_answers = record["ticket"] not in {None, passage.waits.ticket_id}
+        record["answers_ticket" if of_the_answers else "ticket"] = passage.waits.ticket_id
 
 
 def _asked_for(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:

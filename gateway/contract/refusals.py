@@ -7,6 +7,7 @@ audit record only. Codes outside the JSON-RPC and MCP ranges are HTTP status x 1
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any
@@ -130,11 +131,12 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
 
     `detail` is for the audit record and never reaches the caller; `data` is what the caller may read beside the
     sentence (members of the JSON-RPC error's `data`), and `message` replaces the row's sentence only where the
-    contract wants the header, the versions or the arguments' faults named. `request_id` is the JSON-RPC id where only
-    the raising room could read it (an envelope that is not valid as a whole).
+    contract wants the header, the versions or the arguments' faults named, or a ticket's page. `request_id` is the
+    JSON-RPC id where only the raising room could read it (an envelope that is not valid as a whole). `instead` is a
+    result that its caller gets in place of the error; the record keeps the row.
     """
 
-    __slots__ = ("data", "detail", "message", "refusal", "request_id")
+    __slots__ = ("data", "detail", "instead", "message", "refusal", "request_id")
 
     def __init__(
         self,
@@ -143,6 +145,7 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
         *,
         message: str | None = None,
         request_id: str | int | None = None,
+        instead: Mapping[str, Any] | None = None,
         **data: Any,
     ) -> None:
         super().__init__(refusal.reason, detail)
@@ -150,4 +153,5 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
         self.detail = detail
         self.message = message
         self.request_id = request_id
+        self.instead = instead
         self.data: dict[str, Any] = data

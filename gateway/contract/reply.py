@@ -32,12 +32,15 @@ def refusal_reply(
     """The one reply of every refusal. Without `id` where none could be read or the message was a notification.
 
     `data` is what the refusing room allowed plus `decisionId`, but for -32022, whose `data` the contract closes:
-    there, and on a tool's result, the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` is the
+    there, and on a result, the `Ostiary-Decision` header alone carries it. `data["requiredScopes"]` is the
     challenge's `scope` too.
     """
     row = refused.refusal.value
     if row.result:
         return result_reply(row.status, _tool_error(refused, request_id), decision_id)
+    if refused.instead is not None:
+        text = orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": refused.instead})
+        return result_reply(200, text, decision_id)
     data = dict(refused.data)
     if row.code != UNSUPPORTED_VERSION:
         data["decisionId"] = decision_id

@@ -118,7 +118,8 @@ async def a_bank(folder: Path, data: Any = DATA) -> AsyncIterator[Bank]:
         for port in ports:
             await until_serving(port)
         urls: Sequence[str] = [f"http://127.0.0.1:{port}/mcp" for port in ports]
-        async with Stack(folder, {"bank": urls}, workers=2, data=data) as stack:
+        # Held calls are told by the error: this suite repeats them by itself.
+        async with Stack(folder, {"bank": urls}, workers=2, data=data, settings={"challenge": "error"}) as stack:
             yield Bank(stack, file)
     finally:
         for replica in replicas:

@@ -21,13 +21,15 @@ from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
-from gateway.challenge import Challenges
+from gateway.challenge import Challenge, Challenges
 from gateway.contract.passage import Passage, Received, Reply, Server
 from gateway.contract.record import AuditKeys, Redactor
 from gateway.definitions import Definitions
 from gateway.delivery import Delivery
+from gateway.elicitation import Elicitation
 from gateway.eras import Eras
 from gateway.handles import Handles, tell_of_tasks
+from gateway.holding import Holding
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.seals import Seals
@@ -54,6 +56,9 @@ DENY = Verdict(Effect.DENY, reasons=("closed",), revision="r1")
 APPROVE = Verdict(
     Effect.APPROVE, reasons=("large",), approval=ApprovalTerms(approvers=("group:payers",)), revision="r1"
 )
+
+HOLD_S = 30.0
+"""How long a call that waits for a person is kept: longer than a test that does not mean it would take."""
 
 Judge = Callable[[Mapping[str, Any]], Verdict]
 
@@ -294,7 +299,8 @@ async def inner_house(
             catalog,
             policy,
             desk,
-            Challenges(desk),
+            Challenges(desk, {Challenge.ELICITATION: Elicitation(seals)}),
+            Holding(desk, hold_s=HOLD_S),
             seals,
             handles,
             eras,

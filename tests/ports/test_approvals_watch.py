@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from approvals.filed import Standing
 from approvals.ledger import Ledger
 from approvals.store import Store
-from approvals.ticket import Run, State, StoreUnavailable
+from approvals.ticket import Run, Standing, State, StoreUnavailable
 from approvals.watching import Watch, is_no_longer_pending
 from tests.support.approvals import ALICE, BOB, TERMS, Bench, bench, effect
 
