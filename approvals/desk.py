@@ -388,4 +388,5 @@ def _draft(
         runs=(),
         created_at=now,
         expires_at=now + terms.ttl_s,
+        clear=tuple(terms.clear),
     )

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, and_, case, func, null, or_, select, update
+from sqlalchemy import Select, and_, case, false, func, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person
 from approvals.filed import Filed, Open
+from approvals.outbox import Outbox, expiring
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
@@ -55,9 +57,11 @@ def new_id() -> str:
 class Ledger:
     """One transaction's view. Made by `Store.read` and `Store.write`; not to be kept beyond them."""
 
-    def __init__(self, connection: AsyncConnection, vault: Vault) -> None:
+    def __init__(self, connection: AsyncConnection, vault: Vault, outbox: Outbox | None = None) -> None:
         self.connection = connection
         self._vault = vault
+        self._outbox = outbox
+        self.has_news = False
 
     # Reading
 
@@ -175,7 +179,7 @@ class Ledger:
         shown = orjson.dumps(
             {
                 "arguments": asked.arguments, "meta": asked.shown_meta, "justification": ticket.justification,
-                "tool": asked.tool,
+                "tool": asked.tool, "clear": ticket.clear,
             }
         )  # fmt: skip
         bond = orjson.dumps(
@@ -201,6 +205,7 @@ class Ledger:
             return False
         entries = [{"ticket_id": ticket.id, "entry": entry} for entry in {approver.entry for approver in approvers}]
         await self.connection.execute(eligible.insert(), entries)
+        await self.tell("new", ticket, ticket.created_at)
         return True
 
     async def move(self, filed: Filed, target: State, now: float) -> bool:
@@ -210,7 +215,41 @@ class Ledger:
         if target is not filed.ticket.state and target in (State.APPROVED, State.DENIED):
             query = query.where(tickets.c.expires_at > now)
         moved = await self.connection.execute(query.values(state=target, version=tickets.c.version + 1))
-        return moved.rowcount == 1
+        if moved.rowcount != 1:
+            return False
+        if target is not filed.ticket.state:
+            await self.tell(target.value, replace(filed.ticket, state=target), now)
+        return True
+
+    async def tell(self, event: str, ticket: Ticket, now: float) -> None:
+        """Have whoever wants it told of this, if they were not yet: with this transaction, or not at all."""
+        if self._outbox is None or not self._outbox.wanted(event):
+            return
+        if event != "new":  # how a ticket is moved does not take what is shown of it
+            query = select(tickets.c.shown).where(tickets.c.id == ticket.id)
+            sealed = (await self.connection.execute(query)).scalar_one()
+            shown = orjson.loads(self._vault.open(sealed, ticket.id, "shown"))
+            ticket = replace(
+                ticket, asked=replace(ticket.asked, arguments=shown["arguments"]), clear=shown.get("clear", ())
+            )
+        await self._outbox.put(self.connection, self._vault, event, ticket, now)
+        self.has_news = True
+
+    async def remind(self, now: float) -> int:
+        """Have those who want it told of pending tickets that are about to expire -> of how many."""
+        found = (await self.connection.execute(self._late(now).limit(BATCH))).all()
+        for row in found:
+            await self.tell("expiring", self._filed(row, self._bond(row), None).ticket, now)
+        return len(found)
+
+    async def has_late(self, now: float) -> bool:
+        """Whether `remind` would find any."""
+        query = self._late(now).with_only_columns(tickets.c.id).limit(1)
+        return (await self.connection.execute(query)).first() is not None
+
+    def _late(self, now: float) -> Select[Any]:
+        hooks = [] if self._outbox is None else self._outbox.wanted("expiring")
+        return SUMMARY.where(expiring(now, [hook.id for hook in hooks]) if hooks else false())
 
     async def decide(
         self, filed: Filed, verb: str, person: Person, *, comment: str, seen: str, target: State, now: float

@@ -132,3 +132,25 @@ visits = Table(
     Index("visits_person", "issuer", "subject", "created_at"),
     Index("visits_end", "ends_at"),
 )
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), primary_key=True),
+    Column("event", String(16), primary_key=True),
+    Column("hook", String(300), primary_key=True),  # which webhook: a name made of its host and a digest of its URL
+    Column("message", String(64), nullable=False, unique=True),  # the same at every attempt: `webhook-id`
+    Column("attempts", Integer, nullable=False),  # begun so far; whoever began the last one holds the row
+    Column("created_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),  # the next attempt, and so the end of the present one's lease
+    Column("settled_at", Double),
+    Column("outcome", String(16), nullable=False),  # "", delivered, dead
+    Column("sealed", LargeBinary, nullable=False),  # the body; empty once it is settled
+    Index(
+        "outbox_waiting",
+        "hook",
+        "due_at",
+        sqlite_where=text("settled_at IS NULL"),
+        postgresql_where=text("settled_at IS NULL"),
+    ),
+)

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
 from approvals.ledger import Ledger
+from approvals.outbox import Outbox
 from approvals.revisions import Standing, bring_up, look, must_be_migrated
 from approvals.schema import tickets
 from approvals.statements import LIVE
@@ -55,8 +56,10 @@ class Store:
         limit_s: float = LIMIT_S,
         migrate: bool = True,
         clock: Callable[[], float] = time.time,
+        outbox: Outbox | None = None,
     ) -> None:
         self.vault = Vault(keys)
+        self._outbox = outbox
         self._path = _file_of(make_url(url))
         self._limit_s = limit_s
         self._migrate = migrate
@@ -142,13 +145,15 @@ class Store:
             async with self._engine.connect() as connection:
                 await connection.execution_options(ostiary_write=write)
                 async with connection.begin():
-                    result = await work(Ledger(connection, self.vault))
+                    result = await work(ledger := Ledger(connection, self.vault, self._outbox))
                     if loop.time() > deadline:
                         raise StoreUnavailable("out of time; nothing was done")
         except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
             self._healthy = False
             raise StoreUnavailable(f"{type(fault).__name__}: {getattr(fault, 'orig', None) or fault}") from fault
         self._healthy = True
+        if self._outbox is not None and ledger.has_news:
+            self._outbox.ring()
         return result
 
     def _same_file(self) -> None:

@@ -127,12 +127,16 @@ def sources(target: Run) -> tuple[Run, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the policy wants of an approval now: uses, lifetime in seconds, who may decide, how many of them."""
+    """What the policy wants of an approval now: uses, lifetime in seconds, who may decide, how many of them.
+
+    `clear`: JSON pointers of arguments that a webhook may be told.
+    """
 
     uses: int = 1
     ttl_s: int = 3600
     approvers: tuple[str, ...] = ()
     min_approvers: int = 1
+    clear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,7 @@ class Ticket:
     created_at: float
     expires_at: float
     earlier: tuple[Mapping[str, Any], ...] = ()
+    clear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

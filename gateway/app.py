@@ -18,6 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from approvals.desk import Desk, StoreUnavailable
+from approvals.notify import DEAD, Attempt, Courier
+from approvals.outbox import Outbox
 from approvals.review.visitors import Visitors
 from approvals.store import Store
 from approvals.ticket import Transition
@@ -62,6 +64,7 @@ from gateway.tokens import Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.target import UpstreamLimits
+from gateway.webhooks import WebhookSender
 from policies.port import Engine
 from policies.verdict import PolicyUnavailable
 
@@ -95,6 +98,8 @@ class House:
         self._redactor = Redactor(plan.audit_keys)
         self._sink: JsonlSink
         self._store: Store
+        self._outbox: Outbox
+        self._courier: Courier
         self._tokens: Tokens
         self._telemetry = Telemetry()
         self._pins: Pins
@@ -196,6 +201,27 @@ class House:
         self._control = ControlDoor(control, plan.hosts, reception.turn_away)
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
+        self._open_courier()
+
+    def _open_courier(self) -> None:
+        """Who tells webhooks of tickets; it stops before the store does."""
+        sender = WebhookSender(self._plan.webhooks)
+        self._open.push_async_callback(sender.close)
+        self._courier = courier = Courier(self._store, self._outbox, sender, self._attempted)
+        self._open.push_async_callback(courier.close)
+        courier.start()
+
+    def _attempted(self, attempt: Attempt) -> None:
+        """An attempt at a webhook's message: counted; one that was the last is logged and recorded as well."""
+        message = attempt.message
+        self._telemetry.attempted(message.hook_id, attempt.outcome)
+        if attempt.outcome == DEAD:
+            facts = {
+                "webhook": message.hook_id, "message": message.id, "ticket": message.ticket_id,
+                "event": message.event, "attempts": message.attempts, "why": attempt.why,
+            }  # fmt: skip
+            self._log.error("webhook_given_up", **facts)
+            self._sink.note(admin_record("webhook_given_up", facts=facts))
 
     def _open_sign_in(self, control: FastAPI, implications: Implications, reception: Reception) -> Visitors | None:
         """Where people sign in, if they do."""
@@ -263,14 +289,17 @@ class House:
         """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
         settings, opened = self._plan.settings, self._open
         await self._open_record()
+        self._outbox = Outbox([webhook.hook for webhook in self._plan.webhooks], self._plan.page_url)
         keys = derive_keys(self._plan.seal_keys, "tickets")
-        self._store = Store(settings.approvals.database, keys, migrate=settings.approvals.migrate)
+        self._store = Store(
+            settings.approvals.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox
+        )
         # The file's lock says that nobody else is this owner; another gateway on this host has another file.
         owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
         desk = Desk(
             self._store,
             self._journal,
-            page_url=f"{settings.base_url}/review/tickets",
+            page_url=self._plan.page_url,
             issuers=sorted(self._plan.approvals.issuers),
             owner=owner,
             tickets_per_hour=settings.limits.tickets_per_hour,
@@ -345,7 +374,8 @@ class House:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
         self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams)
-        looked_after = not self._caring.done()  # leases that nobody extends end calls that run as `unknown`
+        # Leases that nobody extends end calls that run as `unknown`.
+        looked_after = not self._caring.done() and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
         shared = {"approvals": store.healthy}
@@ -365,6 +395,7 @@ class House:
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
                 "approvals_healthy": store.healthy,
+                "webhooks_waiting": self._courier.waiting,
                 "keys_age_seconds": tokens.key_ages(),
                 "pins_healthy": self._pins.healthy,
                 "tools_quarantined": self._pins.quarantined(),

@@ -290,6 +290,26 @@ PolicySettings = Annotated[
 ]
 
 
+class WebhookSettings(Group):
+    """Who is told of tickets: a URL (in the environment where it is itself a secret), its secrets, and of what."""
+
+    url: str = ""
+    url_env: str = ""
+    secret_env: str = ""
+    events: Annotated[tuple[Literal["new", "decided", "expiring"], ...], Field(min_length=1)] = (
+        "new",
+        "decided",
+        "expiring",
+    )
+    format: Literal["json", "slack"] = "json"
+
+    @model_validator(mode="after")
+    def _one_url(self) -> Self:
+        if bool(self.url) == bool(self.url_env):
+            raise ValueError("give either url or url_env")
+        return self
+
+
 class ApprovalSettings(Group):
     """Where tickets are kept, and who may be asked. `issuers` defaults to all issuers.
 
@@ -302,6 +322,7 @@ class ApprovalSettings(Group):
     volatile_meta: tuple[str, ...] = ()
     local_approve: bool = False
     hold_s: Annotated[float, Field(ge=0, le=60)] = 25.0
+    webhooks: Annotated[tuple[WebhookSettings, ...], Field(max_length=16)] = ()
 
     @model_validator(mode="after")
     def _sqlite(self) -> Self:

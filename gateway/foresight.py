@@ -23,8 +23,9 @@ from gateway.contract.identity import Implications
 from gateway.contract.judgement import check_call, check_verdict
 from gateway.contract.passage import Identity, Received, Server
 from gateway.contract.refusals import Refusal, Refused
+from gateway.legs import read_terms
 from gateway.pipeline import Corridor
-from policies.verdict import ApprovalTerms, Effect
+from policies.verdict import Effect
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 META = {
@@ -104,7 +105,6 @@ class Foresight:
         await self._corridor.catalog.hold(server, call)
         if verdict.effect is not Effect.APPROVE:
             raise Unapprovable("this call needs no approval")
-        wanted = verdict.approval or ApprovalTerms()
-        terms = Terms(wanted.uses, wanted.ttl_s, wanted.approvers, wanted.min_approvers)
+        terms = read_terms(verdict)
         effect = describe_effect(identity, server, call, tool, self._corridor.volatile_meta)
         return effect, terms, verdict.reasons, verdict.mask

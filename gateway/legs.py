@@ -137,4 +137,4 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
 def read_terms(verdict: Verdict) -> Terms:
     """The policy's terms, as the desk knows them."""
     terms = verdict.approval or ApprovalTerms()
-    return Terms(terms.uses, terms.ttl_s, terms.approvers, terms.min_approvers)
+    return Terms(terms.uses, terms.ttl_s, terms.approvers, terms.min_approvers, verdict.clear)

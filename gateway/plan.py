@@ -20,6 +20,7 @@ from gateway.sign_in.door import CALLBACK
 from gateway.sign_in.protocol import Client
 from gateway.tokens import IssuerSettings
 from gateway.upstream.target import UpstreamTarget, check_replica_url
+from gateway.webhooks import Webhook, make_webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ class Plan:
     policy_token: str | None = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
+    webhooks: tuple[Webhook, ...] = ()
+
+    @property
+    def page_url(self) -> str:
+        """Under which each ticket's page lies."""
+        return f"{self.settings.base_url}/review/tickets"
 
 
 def metadata_path(path: str) -> str:
@@ -101,6 +108,19 @@ def _client(settings: Settings, client: SignInClient) -> Client:
     )
 
 
+def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
+    made: dict[str, Webhook] = {}
+    for number, one in enumerate(settings.approvals.webhooks):
+        where = f"approvals.webhooks[{number}]"
+        url = settings.secret(one.url_env, f"{where}.url_env") if one.url_env else one.url
+        secrets = settings.secret(one.secret_env, f"{where}.secret_env") if one.secret_env else ""
+        webhook = make_webhook(url, secrets, events=one.events, form=one.format, where=where)
+        if webhook.hook.id in made:
+            raise ValueError(f"{where}.url: is that of another webhook already")
+        made[webhook.hook.id] = webhook
+    return tuple(made.values())
+
+
 def make_plan(settings: Settings) -> Plan:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
     limits = settings.limits
@@ -150,4 +170,5 @@ def make_plan(settings: Settings) -> Plan:
             body_s=limits.body_s,
             quiet_s=limits.keep_alive_s,
         ),
+        webhooks=_webhooks(settings),
     )

@@ -128,6 +128,7 @@ class Telemetry:
         self._list_changes = counter("list_changes", "Lists that a server said to have changed.", ("server", "list"))
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
+        self._attempts = counter("webhook_attempts", "Attempts to tell a webhook.", ("webhook", "outcome"))
         self._carried: tuple[tuple[Counter, str], ...] = (
             (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
             (counter("audit_commits", "Commits to the audit file."), "commits"),
@@ -188,6 +189,10 @@ class Telemetry:
     def moved(self, transition: Transition) -> None:
         """A ticket or one of its uses made a move."""
         self._moved.get(transition.verb, self._moved[OTHER]).inc()
+
+    def attempted(self, webhook: str, outcome: str) -> None:
+        """A message to a webhook was tried."""
+        self._attempts.labels(webhook, outcome).inc()
 
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""

@@ -174,3 +174,34 @@ def test_the_folder_of_pins_is_looked_for_where_pins_count(tmp_path: Path) -> No
         servers, settings = {"files": ["http://10.0.0.1/mcp"]}, {"pins": mode}
         file = write_config(tmp_path, issuer, servers, port=8080, admin_port=9090, settings=settings, **changes)
         assert [one.detail for one in look_for_folders(load_settings(file))] == told
+
+
+@pytest.mark.parametrize(
+    ("hook", "environment", "told"),
+    [
+        ({"url": "https://hooks.example/"}, {}, "approvals.webhooks[0].secret_env: is missing"),
+        ({"url": "https://hooks.example/", "secret_env": "HOOK"}, {}, "webhooks[0].secret_env: the environment"),
+        ({"url": "https://hooks.example/", "secret_env": "HOOK"}, {"HOOK": "canary"}, "secret_env: secret 1 is not"),
+        ({"url_env": "HOOK_URL", "format": "slack"}, {}, "webhooks[0].url_env: the environment"),
+        ({"url_env": "HOOK_URL", "format": "slack"}, {"HOOK_URL": "http://canary.example/"}, "url: must be https"),
+        ({"url": "https://169.254.169.254/", "format": "slack"}, {}, "approvals.webhooks[0].url: a metadata service"),
+        ({"format": "slack"}, {}, "give either url or url_env"),
+    ],
+)  # fmt: skip
+def test_a_webhook_that_could_not_be_told_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: dict[str, str], environment: dict[str, str], told: str
+) -> None:
+    """A missing or unusable secret or URL is a mistake of the configuration: the setting's name, and no value."""
+    good = {"url": "https://hooks.example/", "secret_env": "GOOD"}
+    monkeypatch.setenv("GOOD", "whsec_" + "A" * 43 + "=")
+    database = "sqlite:///ostiary.db"
+    fine = check(tmp_path, monkeypatch, approvals={"database": database, "webhooks": [good]})
+    assert fine.exit_code == 0, fine.output
+    for name in ("HOOK", "HOOK_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    bad = check(tmp_path, monkeypatch, approvals={"database": database, "webhooks": [hook]})
+    assert bad.exit_code == (1 if hook.keys() & {"url", "url_env"} else 2)
+    assert told in bad.output
+    assert "canary" not in bad.output

@@ -108,6 +108,8 @@ def put(path: str, value: Any) -> dict[str, Any]:
     document = json.loads(json.dumps(DOCUMENT))
     if path.endswith((".jwks_uri", ".jwks_file")):
         document["identity"]["issuers"][0] = {"issuer": "https://idp.example.com"}
+    if path.startswith("approvals.webhooks"):
+        document["approvals"] = {"webhooks": [{} if ".url" in path else {"url": "https://hooks.example.com/"}]}
     if ".credentials." in path:
         document["servers"]["readonly"]["credentials"] = {"value_env": "X"}
     if path in OPA_ONLY:
