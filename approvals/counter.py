@@ -98,9 +98,13 @@ class Counter:
         return {
             "id": ticket.id,
             "state": stands.state.value,
-            "page": f"{self._page_url}/{ticket.id}",
+            "page": self.page_of(ticket.id),
             "expiresAt": iso(ticket.expires_at),
         }
+
+    def page_of(self, ticket_id: str) -> str:
+        """The URL of a ticket's page."""
+        return f"{self._page_url}/{ticket_id}"
 
     async def page(
         self, person: Person, *, state: State | None = None, cursor: str | None = None, limit: int = 50

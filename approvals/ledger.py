@@ -96,6 +96,11 @@ class Ledger:
         rows = (await self.connection.execute(query)).all()
         return {row.id: Standing(row.id, State(row.now), row.version, row.expires_at) for row in rows}
 
+    async def bookkeeping(self, ticket_id: str) -> Filed | None:
+        """A ticket without what is shown of it, or None."""
+        row = (await self.connection.execute(SUMMARY.where(tickets.c.id == ticket_id))).one_or_none()
+        return None if row is None else self._filed(row, self._bond(row), None)
+
     async def whole(self, ticket_id: str) -> Filed | None:
         """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""
         found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id == ticket_id), earlier=True)

@@ -1,8 +1,8 @@
 """The tables of the approval store, in what SQLite and PostgreSQL share. Times: seconds since the epoch.
 
 At most one live ticket per effect is the database's own rule (a unique partial index), not only the desk's. The
-columns `bond`, `shown` and `sealed` hold ciphertext (`vault.py`); `lookup` is a keyed digest. Whoever changes
-this file adds a revision to `migrations/versions/`.
+columns `bond`, `shown`, `sealed`, `call` and `told` hold ciphertext (`vault.py`); `lookup` is a keyed digest.
+Whoever changes this file adds a revision to `migrations/versions/`.
 """
 
 from __future__ import annotations
@@ -152,5 +152,32 @@ outbox = Table(
         "due_at",
         sqlite_where=text("settled_at IS NULL"),
         postgresql_where=text("settled_at IS NULL"),
+    ),
+)
+
+errands = Table(
+    "errands",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("ticket_id", ForeignKey("tickets.id", ondelete="CASCADE"), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # the worker that runs it, while its lease lasts
+    Column("lease_until", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("call", LargeBinary),  # what is needed to run it; gone once it has ended
+    Column("told", LargeBinary),  # what its owner is told: questions, the result, the error
+    Index("errands_of", "issuer", "subject"),
+    Index("errands_due", "expires_at"),
+    Index(
+        "errands_one_open",
+        "ticket_id",
+        unique=True,
+        sqlite_where=text("state IN ('held', 'running', 'asked')"),
+        postgresql_where=text("state IN ('held', 'running', 'asked')"),
     ),
 )

@@ -41,6 +41,7 @@ class Shown:
 GAUGES: Mapping[str, Shown] = {
     "requests_in_flight": Shown("Requests in the corridor.", sum),
     "calls_waiting": Shown("Calls that are kept until a person decides.", sum),
+    "held_tasks_running": Shown("Held calls that run now, apart from any connection.", sum),
     "streams_open": Shown("Event streams that are being relayed.", sum, "kind"),
     "connections": Shown("Open connections of clients.", sum),
     "loop_lag_seconds": Shown("The longest that an event loop stood still lately.", max),

@@ -98,7 +98,8 @@ class Answers:
             return await self._filter_list(admitted, guarded)
         if admitted.call.method == "server/discover" and guarded.outcome == EXECUTED:
             requested, extensions = admitted.call.envelope.meta[VERSION_KEY], admitted.server.extensions
-            return guarded.with_result(intersect(guarded.result, requested, extensions))
+            makes_tasks = admitted.server.challenge in {"auto", "task"}
+            return guarded.with_result(intersect(guarded.result, requested, extensions, makes_tasks=makes_tasks))
         if admitted.call.method == "resources/read" and guarded.outcome == EXECUTED:
             check_contents(admitted.server.reach, guarded.result)
         return guarded.with_result(keep_private(guarded.result)) if is_shared(guarded.result) else guarded.raw

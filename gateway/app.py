@@ -21,6 +21,7 @@ from approvals.desk import Desk, StoreUnavailable
 from approvals.notify import DEAD, Attempt, Courier
 from approvals.outbox import Outbox
 from approvals.review.visitors import Visitors
+from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
@@ -43,6 +44,7 @@ from gateway.edge import Edge
 from gateway.elicitation import Elicitation
 from gateway.engines import make_engine, name_setting
 from gateway.eras import Eras
+from gateway.errands import Errands
 from gateway.foresight import Foresight
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
@@ -100,6 +102,8 @@ class House:
         self._store: Store
         self._outbox: Outbox
         self._courier: Courier
+        self._shelf: Shelf
+        self._errands: Errands
         self._tokens: Tokens
         self._telemetry = Telemetry()
         self._pins: Pins
@@ -127,8 +131,15 @@ class House:
         limits = settings.limits
         desk, owner = await self._open_desk()
         sink = self._sink
+        self._shelf = shelf = Shelf(
+            self._store,
+            owner=owner,
+            keep_s=settings.approvals.task_keep_s,
+            per_subject=limits.held_tasks_per_subject,
+        )
         try:
             await desk.reconcile(owner)
+            await shelf.reconcile(owner)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
         self._policy = policy = self.make_policy()
@@ -173,13 +184,17 @@ class House:
             rewriters=(keep_within_reach, tell_of_tasks),
         )
         opened.push_async_callback(delivery.drain)
+        self._errands = errands = Errands(
+            shelf, desk, handles, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand
+        )
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
             policy=counted,
             desk=desk,
-            challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals)}),
+            challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
+            errands=errands,
             seals=seals,
             handles=handles,
             eras=Eras(Sessions(plan.seal_keys, limits.legacy_session_s)),
@@ -367,6 +382,7 @@ class House:
                 orphans = False
                 await desk.renew()
                 await desk.sweep()
+                await self._shelf.sweep()
             except (StoreUnavailable, AuditUnavailable) as error:
                 self._log.error("approvals_not_looked_after", error=str(error))
 
@@ -390,6 +406,7 @@ class House:
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
                 "calls_waiting": self._corridor.holding.waiting,
+                "held_tasks_running": len(self._errands.running),
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
                 "audit_healthy": sink.healthy,

@@ -20,6 +20,8 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.legs import refusal_of
 
 AUTO: Final = "auto"
+BUSY: Final = frozenset({"in_flight", "waiting"})
+"""What a call is held for that runs already: as a task, perhaps, which its repetition then is told of."""
 
 
 class Challenge(StrEnum):
@@ -30,8 +32,11 @@ class Challenge(StrEnum):
     ERROR = "error"
 
 
-Maker = Callable[[Passage, Held, Mapping[str, Any]], Awaitable[Refused]]
-"""What a kind of challenge is made by: the request, what it is held for, and its ticket as the caller may know it."""
+Maker = Callable[[Passage, Held, Mapping[str, Any]], Awaitable[Refused | None]]
+"""What a kind of challenge is made by: the request, what it is held for, and its ticket as the caller may know it.
+
+`None`: this one can't be made of it, and the error is.
+"""
 
 
 def _declares_urls(call: Call) -> bool:
@@ -65,12 +70,15 @@ class Challenges:
     async def challenge(self, passage: Passage, held: Held) -> Refused:
         """Why the call does not run, as its caller can take it. Raises what the makers raise."""
         ticket = self.desk.describe(held.ticket)
-        if held.why != "pending" or passage.call is None or passage.server is None:
+        if passage.call is None or passage.server is None:
             return refusal_of(held, ticket)
         kind = choose(passage.server.challenge, passage.call, self.makers)
-        refused = (
-            page_error(held, ticket) if kind is Challenge.ERROR else await self.makers[kind](passage, held, ticket)
-        )
+        refused = None
+        if held.why == "pending" or (kind is Challenge.TASK and held.why in BUSY):
+            refused = None if kind is Challenge.ERROR else await self.makers[kind](passage, held, ticket)
+        if held.why != "pending":
+            return refused or refusal_of(held, ticket)
+        refused = refused or page_error(held, ticket)
         passage.challenge = (kind if refused.instead is not None else Challenge.ERROR).value
         return refused
 

@@ -320,6 +320,7 @@ class ApprovalSettings(Group):
     migrate: bool = True
     issuers: tuple[str, ...] = ()
     volatile_meta: tuple[str, ...] = ()
+    task_keep_s: Annotated[float, Field(ge=60, le=604_800)] = 3600.0
     local_approve: bool = False
     hold_s: Annotated[float, Field(ge=0, le=60)] = 25.0
     webhooks: Annotated[tuple[WebhookSettings, ...], Field(max_length=16)] = ()
@@ -412,6 +413,8 @@ class Limits(Group):
     subscriptions_per_subject: Annotated[int, Field(ge=1, le=100_000)] = 1000
     legacy_session_s: Annotated[float, Field(ge=60, le=604800)] = 43_200.0
     tickets_per_hour: Annotated[int, Field(ge=1)] = 100
+    held_tasks_per_subject: Annotated[int, Field(ge=0, le=10_000)] = 100
+    held_result_bytes: Annotated[int, Field(ge=1024, le=1 << 28)] = 4_194_304
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
 
 

@@ -122,7 +122,8 @@ class Delivery:
         if not answer.streaming:
             return await self._read_whole(passage, admitted, answer)
         reads_no_stream = passage.heard is not None and Quirk.ACCEPT_JSON_ONLY in passage.heard.quirks
-        if reads_no_stream or session_line(passage.spoken):  # only a yes begins a session, so it comes first
+        # Only a yes begins a session, so it comes first; of an errand nobody reads more than how it ended.
+        if reads_no_stream or session_line(passage.spoken) or passage.errand is not None:
             return await self._read_response(passage, admitted, answer)
         return self._relay(passage, admitted, answer)
 

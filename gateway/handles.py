@@ -52,6 +52,11 @@ class Handles:
         handle = self._sealer.seal(payload, self._binding(admitted.identity, admitted.server))
         return Task(handle, task_id, tool, ticket)
 
+    def mint_errand(self, task: Task, identity: Identity, server: Server, now: float) -> str:
+        """The id by which its owner alone finds a held call (gateway/errands.py)."""
+        payload = orjson.dumps([task.id, task.tool, task.ticket, now + LONGEST_S, task.errand])
+        return self._sealer.seal(payload, self._binding(identity, server))
+
     def open_all(self, call: Call, identity: Identity, server: Server, now: float) -> OpenedTasks:
         """The tasks that a call names. What opens nothing is no error here: the policy is asked first."""
         if not call.task_ids:
@@ -70,10 +75,10 @@ class Handles:
     def _open(self, handle: str, binding: bytes, now: float) -> Task:
         if len(handle) > _MAX_HANDLE:
             raise NotSealed("too long")
-        task_id, tool, ticket, expires_at = orjson.loads(self._sealer.open(handle, binding))
+        task_id, tool, ticket, expires_at, *errand = orjson.loads(self._sealer.open(handle, binding))
         if expires_at <= now:
             raise NotSealed("expired")
-        return Task(handle, task_id, tool, ticket)
+        return Task(handle, task_id, tool, ticket, *errand)
 
 
 async def tell_of_tasks(admitted: Admitted) -> Rewrite | None:

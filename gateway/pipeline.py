@@ -42,6 +42,7 @@ from gateway.contract.retelling import reply_of
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
+from gateway.errands import Errands
 from gateway.handles import Handles
 from gateway.holding import Holding, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
@@ -65,6 +66,7 @@ class Corridor:
     desk: Desk
     challenges: Challenges
     holding: Holding
+    errands: Errands
     seals: Seals
     handles: Handles
     eras: Eras
@@ -78,9 +80,9 @@ class Corridor:
     clock: Callable[[], float] = time.time
     in_flight: int = 0
 
-    async def serve(self, arrival: Arrival) -> Reply:
+    async def serve(self, arrival: Arrival, passage: Passage | None = None) -> Reply:
         """One request from the door to a reply. Never raises but for cancellation (the client has gone)."""
-        passage = self.open_passage(arrival.server)
+        passage = passage or self.open_passage(arrival.server)
         self.in_flight += 1
         try:
             admitted = await self.walk(arrival, passage)
@@ -117,6 +119,8 @@ class Corridor:
         self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
         passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
+        if tasks.found:
+            passage.tasks = tasks = await self.errands.recall(tasks)
         passage.opened_state, not_accepted = opened, _ = open_leg(self.seals, call, identity, server, self.clock())
         if opened is not None:
             identity, call, opened = await self.hold(passage, received, identity, call, opened)
@@ -124,6 +128,8 @@ class Corridor:
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
         check_tasks(tasks)
+        if tasks.found:
+            await self.errands.attend(passage, received, self)
         if passage.spoken is not None:
             passage.call = call = mirror_params(call, tool)
         check_call(call, tool)

@@ -33,6 +33,11 @@ TRANSITIONS: Final = (
 )
 """How a ticket or one of its uses can move."""
 
+ERRAND_EVENTS: Final = (
+    "made", "begun", "again", "asked", "relayed", "completed", "failed", "cancelled", "lost",
+)  # fmt: skip
+"""What can happen to a held call that is a task."""
+
 
 def count_in_slot(slot: int) -> None:
     """Count in the files of `slot` instead of those of this process id; to be called before `Telemetry` is made.
@@ -129,6 +134,8 @@ class Telemetry:
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
         self._attempts = counter("webhook_attempts", "Attempts to tell a webhook.", ("webhook", "outcome"))
+        errands = counter("held_tasks", "Held calls that are tasks, by what happened to them.", ("event",))
+        self._errands = {event: errands.labels(event) for event in ERRAND_EVENTS}
         self._carried: tuple[tuple[Counter, str], ...] = (
             (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
             (counter("audit_commits", "Commits to the audit file."), "commits"),
@@ -193,6 +200,10 @@ class Telemetry:
     def attempted(self, webhook: str, outcome: str) -> None:
         """A message to a webhook was tried."""
         self._attempts.labels(webhook, outcome).inc()
+
+    def errand(self, event: str) -> None:
+        """Something happened to a held call that is a task."""
+        self._errands[event].inc()
 
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""

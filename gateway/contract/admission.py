@@ -59,8 +59,9 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     that answers the n-th `input_required` result (1 for the answers to a task, whose handle is a seal as well); and
     whether the conversation runs under a person's approval. `request.tasks` are the tasks that the request names: the
     id as the caller holds it, the tool that made it (`null`: the caller has no such task, and whatever the policy
-    answers, the request goes no further), whether an approved call did. `candidates` are what a list offers; the
-    member is there in the list phase only.
+    answers, the request goes no further), whether an approved call did; `held` stands there, true, only where the
+    task is a held call that its server knows nothing of. `candidates` are what a list offers; the member is there in
+    the list phase only.
     """
     question: dict[str, Any] = {
         "phase": phase,
@@ -97,6 +98,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
 def _task(handle: str, task: Task | None) -> dict[str, Any]:
     if task is None:
         return {"id": handle, "tool": None, "approved": False}
+    if task.held:
+        return {"id": handle, "tool": task.tool, "approved": False, "held": True}
     return {"id": handle, "tool": task.tool, "approved": bool(task.ticket)}
 
 
@@ -186,7 +189,7 @@ def _rewrite(
     if tasks and call.kind == "task":
         params["taskId"] = tasks[0].id
     elif tasks:
-        params["notifications"] = {**params["notifications"], "taskIds": [task.id for task in tasks]}
+        params["notifications"] = {**params["notifications"], "taskIds": [task.id for task in tasks if not task.held]}
     if gated:
         kept = bound_meta(call, volatile_meta)
         params["_meta"] = {

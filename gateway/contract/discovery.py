@@ -1,7 +1,8 @@
 """What a server says of itself in `server/discover`, cut down to what this gateway serves of it.
 
 Versions and capabilities are the intersection of the server's and the gateway's: nothing that would be refused when
-it is used is announced, and nothing is added that the server did not say (server/discover; schema `DiscoverResult`).
+it is used is announced, and nothing is added that the server did not say, but for tasks where the gateway makes some
+of held calls (server/discover; schema `DiscoverResult`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ SERVED_EXTENSIONS: Final = frozenset({TASKS_EXTENSION})
 _STEERING: Final = {fold(name): name for name in ("supportedVersions", "capabilities", "ttlMs", "cacheScope")}
 
 
-def intersect(result: Mapping[str, Any], requested: str, extensions: Collection[str]) -> dict[str, Any]:
-    """The result for the caller, private to it. `extensions` are those that the server's configuration names.
+def intersect(
+    result: Mapping[str, Any], requested: str, extensions: Collection[str], *, makes_tasks: bool = False
+) -> dict[str, Any]:
+    """The result for the caller, private to it. `extensions` are those that the server's configuration names;
+    `makes_tasks`: a held call of this server can become a task of the gateway's.
 
     Raises `Refused`: VERSION_UNSUPPORTED where no version is common to both, with the `requested` one;
     UPSTREAM_INVALID for what is no result of discovery, or has a second reading.
@@ -46,10 +50,13 @@ def intersect(result: Mapping[str, Any], requested: str, extensions: Collection[
     if not versions:
         detail = "the server behind supports no version that is served here"
         raise Refused(Refusal.VERSION_UNSUPPORTED, detail, supported=[], requested=requested)
+    served = _served(capabilities, SERVED_EXTENSIONS.union(extensions))
+    if makes_tasks and "tools" in served:
+        served["extensions"] = {TASKS_EXTENSION: {}, **served.get("extensions", {})}
     return {
         **result,
         "supportedVersions": versions,
-        "capabilities": _served(capabilities, SERVED_EXTENSIONS.union(extensions)),
+        "capabilities": served,
         "ttlMs": ttl if type(ttl) is int and ttl >= 0 else 0,
         "cacheScope": "private",
     }

@@ -170,6 +170,16 @@ def check_input_requests(call: Call, requests: Any) -> None:
             raise _invalid(UNDECLARED)
 
 
+def capability_of(requests: Mapping[str, Any]) -> dict[str, Any]:
+    """The capabilities that a client needs for these input requests, as it would declare them."""
+    needed: dict[str, Any] = {}
+    for request in requests.values():
+        capability = needed.setdefault(_CAPABILITY_OF[request["method"]], {})
+        if request["method"] == "elicitation/create":
+            capability[request["params"].get("mode", "form")] = {}
+    return needed
+
+
 def _declared(capabilities: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     """Whether the client said, in this request, that it can fulfil this input request."""
     method = request.get("method")

@@ -99,7 +99,7 @@ class Heard:
 
 
 class Answered(Exception):  # noqa: N818 - what happened: there is nothing to forward
-    """The house answers this by itself: `ping`, and notifications of older revisions."""
+    """The house answers this by itself: `ping` and notifications of older revisions, what is about a held call."""
 
     def __init__(self, result: bytes = b"") -> None:
         """`result` is the whole response; nothing for a notification."""

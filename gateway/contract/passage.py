@@ -168,13 +168,20 @@ class Task:
     """A task that its caller owns, taken out of its handle.
 
     `handle` is the id as the caller holds and spells it, `id` the server's own; `tool` made it, and `ticket` is the
-    approval that the call used (empty: it needed none).
+    approval that the call used (empty: it needed none). `errand` is the id of the held call that became the task, if
+    one did; its `id` is empty until its server made a task of its own.
     """
 
     handle: str
     id: str
     tool: str
     ticket: str = ""
+    errand: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is a held call of the gateway's own, which no server knows of."""
+        return bool(self.errand) and not self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +265,7 @@ class Passage:
 
     `ended` says why the gateway itself ended a subscription, where it did. `waits` is what the request's state says
     that it waits for, `awaited` where that ticket stood after the wait; `challenge` how its caller was told to wait.
+    `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     """
 
     decision_id: str
@@ -280,6 +288,7 @@ class Passage:
     admitted: Admitted | None = None
     made_task: Task | None = None
     challenge: str = ""
+    errand: Task | None = None
     refused: Refused | None = None
     replica: str = ""
     status: int = 0
@@ -299,7 +308,7 @@ class Passage:
     @property
     def task(self) -> Task | None:
         """The one task that the request made or is about."""
-        return self.made_task or (self.tasks.found[0] if len(self.tasks.found) == 1 else None)
+        return self.errand or self.made_task or (self.tasks.found[0] if len(self.tasks.found) == 1 else None)
 
     @property
     def trace_id(self) -> str:

@@ -214,7 +214,7 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)
     _ran_under(record, passage)
     if passage.task is not None and server is not None:
-        record["task"] = redactor.tag(b"task", orjson.dumps([server.name, passage.task.id]))
+        record["task"] = redactor.tag(b"task", orjson.dumps([server.name, passage.task.errand or passage.task.id]))
         record["ticket"] = record["ticket"] or passage.task.ticket or None
     return record
 

@@ -76,7 +76,8 @@ def rewrite_tasks(admitted: Admitted) -> Rewrite | None:
     """
     named: dict[str, Task] = {}
     for task in admitted.tasks:
-        named.setdefault(task.id, task)
+        if not task.held:  # of those its owner hears by asking
+            named.setdefault(task.id, task)
     if not named:
         return None
 

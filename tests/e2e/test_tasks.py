@@ -120,13 +120,18 @@ async def never_asked(context: Any, params: ElicitRequestParams) -> ElicitResult
 
 
 @contextlib.asynccontextmanager
-async def connect(stack: Stack, server: str = "main", **token: Any) -> AsyncIterator[Client]:
-    """The official client at the gateway."""
+async def connect(
+    stack: Stack, server: str = "main", *, opens_pages: bool = True, **token: Any
+) -> AsyncIterator[Client]:
+    """The official client at the gateway; one that `opens_pages` would be sent to a held call's page instead."""
     bearer = stack.token(server, **token)
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {bearer}"}, timeout=30, trust_env=False) as http:
         transport = streamable_http_client(stack.endpoint(server), http_client=http)
         async with Client(
-            transport, mode="2026-07-28", extensions=[Tasks()], elicitation_callback=never_asked
+            transport,
+            mode="2026-07-28",
+            extensions=[Tasks()],
+            elicitation_callback=never_asked if opens_pages else None,
         ) as client:
             yield client
 
@@ -246,25 +251,63 @@ async def test_tasks_through_the_gateway(tmp_path: Path) -> None:
 
 
 async def approve_and_pay(stack: Stack, token: str, shelf: Shelf) -> None:
-    """An approved call that becomes a task has used its approval; the task goes on without another."""
-    pay = capable("tools/call", {"name": "pay", "arguments": {"cents": 5}})
-    held = (await stack.post("main", pay, token)).json()["error"]
-    assert held["code"] == 40303
-    ticket = held["data"]["ticket"]["id"]
+    """A held call is a task of the gateway's, then of its server, under one id; the approval is used once."""
     approvals = {"Authorization": f"Bearer {stack.person('bob', tenant='acme')}"}
-    async with httpx.AsyncClient(trust_env=False, headers=approvals) as http:
-        yes = await http.post(f"{stack.url}/approvals/{ticket}/approve", json={"comment": "fine"})
+    async with httpx.AsyncClient(trust_env=False, headers=approvals, base_url=stack.url) as http:
+
+        async def pending() -> str:
+            async with asyncio.timeout(30):
+                while not (found := (await http.get("/approvals?state=pending")).json()["tickets"]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            return str(found[0]["id"])
+
+        async with connect(stack, opens_pages=False, tenant="acme") as client:
+            paying = asyncio.create_task(client.call_tool("pay", {"cents": 5}))
+            ticket = await pending()
+            before = len(shelf.arrivals())
+            yes = await http.post(f"/approvals/{ticket}/approve", json={"comment": "fine"})
+            assert yes.status_code == 200, yes.text
+            assert text_of(await paying) == "counted"
+        assert len(calls_of(shelf, before)) == 1
+        assert [run["state"] for run in (await http.get(f"/approvals/{ticket}")).json()["runs"]] == ["executed"]
+
+        pay = capable("tools/call", {"name": "pay", "arguments": {"cents": 5}})
+        handle = (await stack.post("main", pay, token)).json()["result"]["taskId"]
+        assert (await stack.post("main", pay, token)).json()["result"]["taskId"] == handle
+        assert await pending() != ticket
+        yes = await http.post(f"/approvals/{await pending()}/approve", json={"comment": "fine"})
         assert yes.status_code == 200, yes.text
-        made = await stack.post("main", pay, token)
-        handle = made.json()["result"]["taskId"]
-        runs = (await http.get(f"{stack.url}/approvals/{ticket}")).json()["runs"]
-    assert [run["state"] for run in runs] == ["executed"]
-    before = len(shelf.arrivals())
-    assert (await stack.post("main", pay, token)).json()["error"]["code"] == 40303
-    assert len(shelf.arrivals()) == before
-    assert (await stack.post("main", about(handle, "tasks/get"), token)).status_code == 200
-    assert (await stack.post("main", about(handle, "tasks/update"), token)).json()["error"]["code"] == 40302
-    assert (await stack.post("main", about(handle, "tasks/cancel"), token)).status_code == 200
+        async with asyncio.timeout(30):
+            while len(calls_of(shelf, before)) < 2:
+                told = await stack.post("main", about(handle, "tasks/get"), token)
+                assert told.json()["result"]["taskId"] == handle, told.text
+                await asyncio.sleep(0.01)
+        await until_relayed(stack, handle, token)
+        assert (await stack.post("main", about(handle, "tasks/update"), token)).json()["error"]["code"] == 40302
+        assert (await stack.post("main", about(handle, "tasks/cancel"), token)).status_code == 200
+
+        other = capable("tools/call", {"name": "pay", "arguments": {"cents": 6}})
+        handle = (await stack.post("main", other, token)).json()["result"]["taskId"]
+        ticket = await pending()
+        assert (await stack.post("main", about(handle, "tasks/update"), token)).status_code == 200
+        assert (await stack.post("main", about(handle, "tasks/cancel"), token)).status_code == 200
+        assert (await http.get(f"/approvals/{ticket}")).json()["state"] == "withdrawn"
+        told = await stack.post("main", about(handle, "tasks/get"), token)
+        assert told.json()["result"]["status"] == "cancelled"
+        assert len(calls_of(shelf, before)) == 2
+
+
+def calls_of(shelf: Shelf, before: int) -> list[tuple[str, str, str]]:
+    """The calls of tools that arrived since."""
+    return [arrival for arrival in shelf.arrivals()[before:] if arrival[1] == "tools/call"]
+
+
+async def until_relayed(stack: Stack, handle: str, token: str) -> None:
+    """Wait until the poll of a held call is answered by its server."""
+    async with asyncio.timeout(30):
+        told: dict[str, Any] = {}
+        while told.get("pollIntervalMs") != 10:
+            told = (await stack.post("main", about(handle, "tasks/get"), token)).json()["result"]
 
 
 @pytest.mark.timeout(180)

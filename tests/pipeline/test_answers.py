@@ -151,7 +151,8 @@ async def test_a_discovery_is_what_both_sides_serve(tmp_path: Path, streamed: bo
 
         house.script = discover
         result = await answer_of(house, message("server/discover"))
-        assert (result["supportedVersions"], result["capabilities"]) == (["2026-07-28"], {"tools": {}})
+        both: dict[str, Any] = {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+        assert (result["supportedVersions"], result["capabilities"]) == (["2026-07-28"], both)
         assert (result["ttlMs"], result["cacheScope"]) == (9, "private")
         said["supportedVersions"] = ["v9"]
         reply = await house.serve(house.request(message("server/discover", id="mine")))

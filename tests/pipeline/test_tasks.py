@@ -215,7 +215,7 @@ async def test_an_approved_call_that_becomes_a_task_has_used_its_approval(tmp_pa
 
     async with inner_house(tmp_path, judge) as house:
         house.script = careless
-        ticket = await house.approve(house.request(call()))
+        ticket = await house.approve(house.ask())
         handle = await make(house)
         assert house.moves == ["request", "approve", "claim", "sent", "executed"]
         assert (await house.ticket(ticket))["state"] == "used"
@@ -231,7 +231,7 @@ async def test_an_approved_call_that_becomes_a_task_has_used_its_approval(tmp_pa
         ]
         assert len({one["task"] for one in story}) == 1
         assert {one["ticket"] for one in story} == {ticket}
-        again = await house.serve(house.request(call()))
+        again = await house.serve(house.ask())
         assert (again.status, read(again)["error"]["code"]) == (403, 40303)
         assert read(again)["error"]["data"]["ticket"]["id"] != ticket
         assert len(house.forwarded) == 2

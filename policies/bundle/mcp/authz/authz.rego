@@ -186,6 +186,12 @@ settled("tools") if method != "tasks/update"
 
 settled("tools") if server.methods["tasks/update"].approval.needed == false
 
+# Of a held call nothing has gone anywhere yet: what it is given is judged as a leg of the call itself when it runs.
+settled("tools") if {
+	some task in input.request.tasks
+	task.held == true
+}
+
 refusal_of(place, id, found) := reason if {
 	is_object(found)
 	reason := fault(found)

@@ -361,6 +361,14 @@ test_task_of_a_gated_tool_takes_no_new_input_unsaid if {
 	decision.scopes == ["mcp:use", "files:write"]
 }
 
+test_held_call_takes_what_its_leg_is_judged_by if {
+	held := [{"id": "h", "tool": "delete_file", "approved": false, "held": true}]
+	question := object.union(ask("tasks/update", "h", {}), {"request": {"tasks": held}})
+	decide(question).effect == "allow"
+	closed := [{"id": "h", "tool": "closed", "approved": false, "held": true}]
+	denied(decide(object.union(question, {"request": {"tasks": closed}})), "tool_not_listed")
+}
+
 test_task_method_can_be_closed_or_narrowed if {
 	shut := object.union(servers, {"files": {"methods": {"tasks/cancel": false}}})
 	closed := authz.decision with input as about("tasks/cancel", ["read_file"]) with data.mcp.authz.servers as shut
