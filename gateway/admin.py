@@ -48,6 +48,7 @@ GAUGES: Mapping[str, Shown] = {
     "policy_evaluators": Shown("Processes that evaluate the policy.", sum),
     "audit_healthy": Shown("1 while the last commit succeeded and none is overdue.", min),
     "audit_lag_seconds": Shown("How long the oldest record has been waiting for its commit.", max),
+    "audit_checkpoint_age_seconds": Shown("Since every second place had all checkpoints; 0 without one.", max),
     "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),

@@ -25,7 +25,9 @@ from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
+from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
+from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.catalog import Catalog
@@ -99,6 +101,7 @@ class House:
         self._open = contextlib.AsyncExitStack()
         self._redactor = Redactor(plan.audit_keys)
         self._sink: JsonlSink
+        self._keeper: Keeper | None = None
         self._store: Store
         self._outbox: Outbox
         self._courier: Courier
@@ -127,8 +130,7 @@ class House:
             raise
 
     async def _open_rooms(self) -> None:
-        plan, settings, opened = self._plan, self._plan.settings, self._open
-        limits = settings.limits
+        plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
         desk, owner = await self._open_desk()
         sink = self._sink
         self._shelf = shelf = Shelf(
@@ -294,11 +296,28 @@ class House:
     async def _open_record(self) -> None:
         audit = self._plan.settings.audit
         self._sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))
+        self._keeper = self._make_keeper()
+        if self._keeper is not None:
+            self._open.push_async_callback(self._keeper.close)  # after the sink: the last checkpoint is of its end
         try:
             await self._sink.start()
         except AuditUnavailable as error:
             raise CannotStart(f"audit.file: {error}") from error
         self._open.push_async_callback(self._sink.close)
+        if self._keeper is not None:
+            self._keeper.start()
+
+    def _make_keeper(self) -> Keeper | None:
+        """Who keeps the record's checkpoints elsewhere, if that is configured."""
+        audit, key = self._plan.settings.audit, self._plan.checkpoint_key
+        if audit.checkpoints is None or key is None:
+            return None
+        places: dict[str, SecondPlace] = {}
+        if audit.checkpoints.file is not None:
+            places["file"] = CheckpointFile(audit.checkpoints.file)
+        if audit.checkpoints.webhook is not None:
+            places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
+        return Keeper(self._sink, audit.file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
 
     async def _open_desk(self) -> tuple[Desk, str]:
         """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
@@ -411,6 +430,7 @@ class House:
                 "policy_evaluators": len(policy.pids),
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
+                "audit_checkpoint_age_seconds": self._keeper.age_s if self._keeper else 0.0,
                 "approvals_healthy": store.healthy,
                 "webhooks_waiting": self._courier.waiting,
                 "keys_age_seconds": tokens.key_ages(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from gateway.config_file import load_settings
 
 if TYPE_CHECKING:
     from approvals.desk import Desk
+    from gateway.audit.place import Place
     from gateway.pins.acceptance import Acceptance
 
 COULD_NOT_ASK = 2
@@ -192,12 +194,20 @@ def demo(story: str, tour: bool, old: bool) -> None:
 class AuditDoor:
     """The way from `--config` to the record, for the audit's commands."""
 
-    def audit_file(self, config: Path) -> Path:
-        """`audit.file` of a configuration. Raises `ValueError` where it can't be read."""
+    def audit_place(self, config: Path) -> Place:
+        """What `audit` of a configuration names. Raises `ValueError` where it can't be read."""
+        from gateway.audit.checkpoints import SigningKey  # noqa: PLC0415
+        from gateway.audit.place import Place  # noqa: PLC0415
+
         try:
-            return load_settings(config).audit.file
+            audit = load_settings(config).audit
         except ConfigError as error:
             raise ValueError(str(error)) from error
+        chosen = audit.checkpoints
+        text = os.environ.get(chosen.key_env, "") if chosen else ""
+        # Who verifies need not hold the key; who holds it need not say which.
+        key = SigningKey(text, chosen.key_env) if chosen and text else None
+        return Place(audit.file, chosen.file if chosen else None, key)
 
 
 def database_of(config: Path) -> str:

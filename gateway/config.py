@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -332,21 +333,33 @@ class ApprovalSettings(Group):
         return self
 
 
+def _never_or(least: int) -> Callable[[float], float]:
+    def judge(value: float) -> float:
+        if value != 0 and not value >= least:
+            raise ValueError(f"must be 0 (never) or at least {least}")
+        return value
+
+    return judge
+
+
+class CheckpointSettings(Group):
+    """Where the signed ends of the chains are kept, out of the writers' reach: a file, a webhook, or both."""
+
+    file: Path | None = None
+    webhook: SecureUrl | None = None
+    key_env: str = "OSTIARY_CHECKPOINT_KEY"
+    every_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
+
+
 class AuditSettings(Group):
     """The durable record. `file` is writer 0's; writer k appends `.k`. Files rotate by size or age; 0: never."""
 
     file: Path
     hmac_key_env: str = "OSTIARY_AUDIT_KEY"
-    rotate_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0
-    rotate_s: Annotated[float, Field(ge=0, le=31_622_400)] = 0.0
-
-    @model_validator(mode="after")
-    def _worth_a_file(self) -> Self:
-        if 0 < self.rotate_bytes < 65_536:
-            raise ValueError("rotate_bytes: must be 0 (never) or at least 65536")
-        if 0 < self.rotate_s < 60:
-            raise ValueError("rotate_s: must be 0 (never) or at least 60")
-        return self
+    rotate_bytes: Annotated[int, Field(le=1 << 40), AfterValidator(_never_or(65_536))] = 0
+    rotate_s: Annotated[float, Field(le=31_622_400), AfterValidator(_never_or(60))] = 0.0
+    keep_s: Annotated[float, Field(ge=0, le=1e10)] = 0.0
+    checkpoints: CheckpointSettings | None = None
 
 
 class PinSettings(Group):

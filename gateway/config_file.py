@@ -15,7 +15,14 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from gateway.config import ConfigError, EmbeddedPolicySettings, Group, OpaPolicySettings, Settings
+from gateway.config import (
+    AuditSettings,
+    ConfigError,
+    EmbeddedPolicySettings,
+    Group,
+    OpaPolicySettings,
+    Settings,
+)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -56,10 +63,17 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
             "identity": settings.identity.model_copy(update={"issuers": issuers}),
             "policy": _anchor_policy(settings.policy, folder),
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
-            "audit": settings.audit.model_copy(update={"file": folder / settings.audit.file}),
+            "audit": _anchor_audit(settings.audit, folder),
             "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
         }
     )
+
+
+def _anchor_audit(audit: AuditSettings, folder: Path) -> AuditSettings:
+    chosen = audit.checkpoints
+    if chosen is not None and chosen.file is not None:
+        chosen = chosen.model_copy(update={"file": folder / chosen.file})
+    return audit.model_copy(update={"file": folder / audit.file, "checkpoints": chosen})
 
 
 def _settings_in_groups() -> Iterator[tuple[str, str]]:

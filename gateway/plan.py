@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.audit.checkpoints import SigningKey
 from gateway.config import ConfigError, OpaPolicySettings, Settings, SignInClient
 from gateway.contract.passage import Server
 from gateway.contract.redaction import AuditKeys
@@ -34,6 +35,7 @@ class Plan:
     issuers: tuple[IssuerSettings, ...]
     targets: Mapping[str, UpstreamTarget]
     audit_keys: AuditKeys
+    checkpoint_key: SigningKey | None
     seal_keys: tuple[bytes, ...] = field(repr=False)
     policy_token: str | None = field(repr=False)
     hosts: frozenset[str]
@@ -121,6 +123,19 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
     return tuple(made.values())
 
 
+def _checkpoint_key(settings: Settings) -> SigningKey | None:
+    audit, chosen = settings.audit, settings.audit.checkpoints
+    if audit.keep_s and (chosen is None or not (audit.rotate_bytes or audit.rotate_s)):
+        raise ConfigError(
+            "audit.keep_s: only rotated files whose end a checkpoint holds go: set up both, or leave it"
+        )
+    if chosen is None:
+        return None
+    if chosen.file is None and chosen.webhook is None:
+        raise ConfigError("audit.checkpoints: name a file, a webhook, or both")
+    return SigningKey(settings.secret(chosen.key_env, "audit.checkpoints.key_env"), chosen.key_env)
+
+
 def make_plan(settings: Settings) -> Plan:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
     limits = settings.limits
@@ -159,6 +174,7 @@ def make_plan(settings: Settings) -> Plan:
         issuers=issuers,
         targets={name: _target(settings, name) for name in settings.servers},
         audit_keys=audit_keys,
+        checkpoint_key=_checkpoint_key(settings),
         seal_keys=seal_keys,
         policy_token=_policy_token(settings),
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),

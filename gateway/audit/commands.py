@@ -6,8 +6,11 @@ escaped.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from heapq import merge
 from pathlib import Path
 from typing import Final
@@ -15,11 +18,12 @@ from typing import Final
 import click
 import orjson
 
-from gateway.audit.place import chains_of, give_up, placed
+from gateway.audit.checkpoints import SigningKey, VerifyKey, read_checkpoints, read_verify_key, write_checkpoint
+from gateway.audit.place import chains_of, give_up, place_of, placed
 from gateway.audit.query import time_of
 from gateway.audit.searching import search
 from gateway.audit.tail import Follower, show
-from gateway.audit.verify import Report, read_checkpoints, verify_all
+from gateway.audit.verify import Report, verify_all
 from gateway.contract.chain import Checkpoint
 from gateway.contract.redaction import printable
 
@@ -39,52 +43,127 @@ _json = click.option("--json", "as_json", is_flag=True, help="One JSON document 
 
 @audit.command()
 @placed
-@click.option("--checkpoint", "points", type=click.Path(path_type=Path), help="Checkpoints from a second place.")
+@click.option(
+    "--checkpoints", "--checkpoint", "points", type=click.Path(path_type=Path), help="A file from a second place."
+)
+@click.option(
+    "--public-key", "keys", multiple=True, help="Whose checkpoints count; else signatures are not looked at."
+)
 @_json
 @click.pass_context
 def verify(
-    ctx: click.Context, config: Path | None, files: tuple[Path, ...], points: Path | None, as_json: bool
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    files: tuple[Path, ...],
+    *,
+    points: Path | None,
+    keys: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Judge every chain; name the first bad record of each that is broken."""
     chains = chains_of(ctx, config, files)
+    trusted = [_public_key(text) for text in keys]
+    if config is not None:
+        place = place_of(ctx, config)
+        if points is None and place.checkpoints is not None and place.checkpoints.exists():
+            points = place.checkpoints
+            trusted = trusted or ([place.key.public] if place.key else [])
     try:
-        checkpoints = read_checkpoints(points) if points else []
+        checkpoints = read_checkpoints(points, trusted) if points else []
     except (OSError, ValueError) as error:
         give_up(f"checkpoints: {error}")
     reports = verify_all(chains, checkpoints)
     for report in reports:
         click.echo(orjson.dumps(report.as_json()).decode() if as_json else _sentence(report))
-    if any(report.finding for report in reports):
-        sys.exit(1)
-    if any(report.unread for report in reports):
-        sys.exit(2)
+    if points is not None and not as_json:
+        whose = f"signed by {', '.join(key.id for key in trusted)}" if trusted else "signatures not looked at"
+        click.echo(f"compared with {len(checkpoints)} checkpoints of {points}, {whose}")
+    _leave(reports)
 
 
 @audit.command()
 @placed
 @click.option("--output", type=click.Path(path_type=Path), help="Append to this file, in a second place.")
+@click.option("--key-env", help="The variable with the key that signs, where the configuration names none.")
+@click.option("--show-key", is_flag=True, help="Print the public key that goes with it, and nothing else.")
 @click.pass_context
-def checkpoint(ctx: click.Context, config: Path | None, files: tuple[Path, ...], output: Path | None) -> None:
+def checkpoint(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    files: tuple[Path, ...],
+    *,
+    output: Path | None,
+    key_env: str | None,
+    show_key: bool,
+) -> None:
     """Print `{writer, count, head}` of each chain, once all of them verify; keep it where a writer can't reach."""
-    reports = verify_all(chains_of(ctx, config, files))
+    key = _signing_key(ctx, config, key_env)
+    if show_key:
+        if key is None:
+            give_up("there is no key: set audit.checkpoints.key_env's variable, or name one with --key-env")
+        click.echo(key.public.text)
+        return
+    reports = verify_all(chains_of(ctx, config, files), _anchors(ctx, config, key))
     for report in reports:
         if not report.whole:
             click.echo(_sentence(report), err=True)
-    if any(report.finding for report in reports):
-        sys.exit(1)
-    if any(report.unread for report in reports):
-        sys.exit(2)
+    if not all(report.whole for report in reports):
+        _leave(reports)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     points = [Checkpoint(report.writer or 0, report.count, report.head) for report in reports]
-    lines = [orjson.dumps({"writer": point.writer, "count": point.count, "head": point.head}) for point in points]
-    text = b"".join(line + b"\n" for line in lines)
+    text = b"".join(write_checkpoint(point, now, key) for point in points)
     if output is None:
         click.echo(text, nl=False)
         return
     try:
         with output.open("ab") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         give_up(f"{output}: {error.strerror or error}")
+
+
+def _anchors(ctx: click.Context, config: Path | None, key: SigningKey | None) -> list[Checkpoint]:
+    """The configured second place's checkpoints: a chain whose oldest files are gone begins at one of them."""
+    place = place_of(ctx, config) if config else None
+    if place is None or place.checkpoints is None or not place.checkpoints.exists():
+        return []
+    try:
+        return read_checkpoints(place.checkpoints, (key.public,) if key else ())
+    except (OSError, ValueError) as error:
+        give_up(f"checkpoints: {error}")
+
+
+def _signing_key(ctx: click.Context, config: Path | None, key_env: str | None) -> SigningKey | None:
+    if key_env is None:
+        return place_of(ctx, config).key if config else None
+    try:
+        return SigningKey(os.environ.get(key_env, ""), key_env)
+    except ValueError as error:
+        give_up(str(error))
+
+
+def _public_key(text: str) -> VerifyKey:
+    """From base64url, or from a file that holds it."""
+    try:
+        return read_verify_key(text)
+    except ValueError:
+        pass
+    try:
+        return read_verify_key(Path(text).read_text("ascii"))
+    except (OSError, ValueError):
+        give_up("--public-key: neither 32 bytes in base64url nor a file that holds them")
+
+
+def _leave(reports: Sequence[Report]) -> None:
+    """Exit 1 where a chain is broken, 2 where one could not be read."""
+    if any(report.finding for report in reports):
+        sys.exit(1)
+    if any(report.unread for report in reports):
+        sys.exit(2)
 
 
 @audit.command()

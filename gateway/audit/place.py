@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
 
+from gateway.audit.checkpoints import SigningKey
 from gateway.audit.segments import list_chains
 from gateway.contract.redaction import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class AuditFiles(Protocol):
-    """What the house puts into `ctx.obj`: the way from a configuration to the audit's file."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a configuration's record lies; the second place's file, and the checkpoints' key where it is known."""
 
-    def audit_file(self, config: Path) -> Path:
-        """`audit.file` of the configuration. Raises `ValueError` or `OSError` where it can't be read."""
+    file: Path
+    checkpoints: Path | None = None
+    key: SigningKey | None = None
+
+
+class AuditHouse(Protocol):
+    """What the house puts into `ctx.obj`: the way from a configuration to its record."""
+
+    def audit_place(self, config: Path) -> Place:
+        """The place that the configuration names. Raises `ValueError` or `OSError` where it can't be read."""
         ...
 
 
@@ -45,11 +56,16 @@ def chains_of(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) 
             listed = list_chains(file)
             found += listed if len(listed) > 1 else [(None, file)]
         return _unique(found)
-    if config is None or not hasattr(ctx.obj, "audit_file"):
+    return list(list_chains(place_of(ctx, config).file))
+
+
+def place_of(ctx: click.Context, config: Path | None) -> Place:
+    """The configuration's place. Ends the program where it can't be read."""
+    if config is None or not hasattr(ctx.obj, "audit_place"):
         raise click.UsageError("--config is not available here")
-    house: AuditFiles = ctx.obj
+    house: AuditHouse = ctx.obj
     try:
-        return list(list_chains(house.audit_file(config)))
+        return house.audit_place(config)
     except (OSError, ValueError) as error:
         give_up(str(error))  # the house's own words: they name the file, or the variable
 

@@ -6,14 +6,11 @@ Memory is bounded whatever the files hold: lines beyond the limit are named, nev
 from __future__ import annotations
 
 import fcntl
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import orjson
 
 from gateway.audit.segments import lines_of, open_slot
 from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
@@ -57,28 +54,6 @@ class Report:
             else None,
             "unread": self.unread or None,
         }
-
-
-def read_checkpoints(file: Path) -> list[Checkpoint]:
-    """One JSON object `{writer, count, head}` a line. Raises `ValueError` naming the line, or `OSError`."""
-    points = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            told = orjson.loads(line)
-            point = Checkpoint(told["writer"], told["count"], told["head"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{file}, line {number}: not a checkpoint") from None
-        if not _is_point(told):
-            raise ValueError(f"{file}, line {number}: not a checkpoint")
-        points.append(point)
-    return points
-
-
-def _is_point(told: Any) -> bool:
-    numbers = all(type(told[name]) is int and told[name] >= 0 for name in ("writer", "count"))
-    return numbers and isinstance(told["head"], str) and re.fullmatch("[0-9a-f]{64}", told["head"]) is not None
 
 
 def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint] = ()) -> Report:

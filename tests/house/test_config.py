@@ -42,9 +42,11 @@ def test_the_smallest_configuration_has_safe_defaults(tmp_path: Path) -> None:
 
 def test_relative_paths_are_the_files_own(tmp_path: Path) -> None:
     """Every command sees the same files wherever it is run."""
-    settings = load(tmp_path, document())
+    settings = load(tmp_path, document() | {"audit": {"file": "./audit.jsonl", "checkpoints": {"file": "kept"}}})
     assert settings.audit.file == tmp_path / "audit.jsonl"
     assert isinstance(settings.policy, EmbeddedPolicySettings)
+    assert settings.audit.checkpoints is not None
+    assert settings.audit.checkpoints.file == tmp_path / "kept"
     assert settings.policy.path == tmp_path / "policies/bundle"
     assert settings.approvals.database == f"sqlite:///{tmp_path}/ostiary.db"
 
@@ -163,6 +165,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "scopes": "x"}}, "servers.a.scopes: must be a list"),
     ("servers", [], "servers: must be a mapping"),
     ("audit", "./audit.jsonl", "audit: must be a mapping"),
+    ("audit", {"file": "a", "rotate_bytes": 1000}, "audit.rotate_bytes"),
+    ("audit", {"file": "a", "rotate_s": 1}, "audit.rotate_s"),
+    ("audit", {"file": "a", "checkpoints": {"webhook": "http://elsewhere.example.com"}}, "checkpoints.webhook"),
 ]
 
 
@@ -217,6 +222,31 @@ def test_a_missing_secret_names_setting_and_variable(tmp_path: Path, monkeypatch
     settings = load(tmp_path, document())
     with pytest.raises(ConfigError, match=r"audit\.hmac_key_env: the environment variable OSTIARY_AUDIT_KEY"):
         settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
+
+
+def test_files_go_only_where_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`keep_s` needs rotation and a second place, a second place needs a key; each is told by its setting's name."""
+    one, other, third = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2, 3))
+    monkeypatch.setenv("OSTIARY_AUDIT_KEY", one)
+    monkeypatch.setenv("OSTIARY_SEAL_KEYS", other)
+    monkeypatch.delenv("OSTIARY_CHECKPOINT_KEY", raising=False)
+
+    def build_with(**audit: Any) -> None:
+        build(load(tmp_path, document() | {"audit": {"file": "a", **audit}}))
+
+    with pytest.raises(ConfigError, match=r"audit\.keep_s"):
+        build_with(keep_s=60, rotate_s=60)
+    with pytest.raises(ConfigError, match=r"audit\.checkpoints: name a file"):
+        build_with(checkpoints={})
+    with pytest.raises(ConfigError, match=r"audit\.checkpoints\.key_env: .* OSTIARY_CHECKPOINT_KEY is not set"):
+        build_with(checkpoints={"file": "kept"})
+    monkeypatch.setenv("OSTIARY_CHECKPOINT_KEY", "short")
+    with pytest.raises(ValueError, match="OSTIARY_CHECKPOINT_KEY: not 32 bytes"):
+        build_with(checkpoints={"file": "kept"})
+    monkeypatch.setenv("OSTIARY_CHECKPOINT_KEY", third)
+    with pytest.raises(ConfigError, match=r"audit\.keep_s"):
+        build_with(keep_s=60, checkpoints={"file": "kept"})
+    build_with(keep_s=60, rotate_s=60, checkpoints={"file": "kept"})
 
 
 def test_the_record_and_the_seals_share_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
