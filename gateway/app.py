@@ -133,17 +133,7 @@ class House:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
         desk, owner = await self._open_desk()
         sink = self._sink
-        self._shelf = shelf = Shelf(
-            self._store,
-            owner=owner,
-            keep_s=settings.approvals.task_keep_s,
-            per_subject=limits.held_tasks_per_subject,
-        )
-        try:
-            await desk.reconcile(owner)
-            await shelf.reconcile(owner)
-        except StoreUnavailable as error:
-            raise CannotStart(f"approvals.database: {error}") from error
+        shelf = await self._take_over(desk, owner)
         self._policy = policy = self.make_policy()
         try:
             await policy.start()
@@ -262,6 +252,18 @@ class House:
         self._open.push_async_callback(room.close)
         room.add_to(control)
         return room.visitors
+
+    async def _take_over(self, desk: Desk, owner: str) -> Shelf:
+        """The shelf; whatever this owner ran when it was here last has come to its end. Raises `CannotStart`."""
+        settings = self._plan.settings
+        keep_s, per_subject = settings.approvals.task_keep_s, settings.limits.held_tasks_per_subject
+        self._shelf = Shelf(self._store, owner=owner, keep_s=keep_s, per_subject=per_subject)
+        try:
+            await desk.reconcile(owner)
+            await self._shelf.reconcile(owner)
+        except StoreUnavailable as error:
+            raise CannotStart(f"approvals.database: {error}") from error
+        return self._shelf
 
     def _open_upstream(self) -> LegacyUpstream:
         settings = self._plan.settings
