@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import httpx
 from fastapi import FastAPI
@@ -43,6 +44,7 @@ class SignIn:
         idle_s: float,
         leeway_s: float,
         bounds: Bounds = BOUNDS,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         # No redirects; no proxy, cookie or .netrc from the environment. SSL_CERT_FILE and SSL_CERT_DIR are honoured.
         self._http = httpx.AsyncClient(
@@ -64,6 +66,7 @@ class SignIn:
             cookie=session_cookie,
             session_s=session_s,
             idle_s=idle_s,
+            clock=clock,
         )
         self._door = SignInDoor(
             providers=providers,
@@ -76,6 +79,7 @@ class SignIn:
             flight_cookie=flight_cookie,
             session_s=session_s,
             leeway_s=leeway_s,
+            clock=clock,
         )
 
     def add_to(self, app: FastAPI) -> None:

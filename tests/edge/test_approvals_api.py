@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
+from starlette.applications import Starlette
 
 from approvals.approvers import Person
 from approvals.review.api import Headers, Planned, TurnedAway, answer, approvals_api
@@ -72,7 +73,7 @@ class Api:
 
 
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[str]:
+async def served(app: Starlette) -> AsyncIterator[str]:
     """On loopback, on a free port."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve())
