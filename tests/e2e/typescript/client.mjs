@@ -1,5 +1,6 @@
 // The official TypeScript client, unmodified, as an application would use it. Reads a plan from standard input:
-//   {"url", "token", "mode": "auto" | {"pin": VERSION}, "calls": [{"name", "arguments"}], "resource"?, "prompt"?}
+//   {"url", "token", "mode": "auto" | {"pin": VERSION}, "calls": [{"name", "arguments"}], "resource"?, "prompt"?, "opens"?}
+// With "opens" its user opens every page and says yes to every form; each request is then a connection of its own.
 // and prints one JSON document with what it got. An MCP error is an answer, not a failure of this script.
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
@@ -17,14 +18,25 @@ async function attempt(ask) {
 
 const client = new Client(
   { name: "ostiary-typescript-client-test", version: "1.0.0" },
-  { versionNegotiation: { mode: plan.mode } },
+  {
+    versionNegotiation: { mode: plan.mode },
+    ...(plan.opens && { capabilities: { elicitation: { form: {}, url: {} } } }),
+  },
 );
+const opened = [];
+if (plan.opens) {
+  client.setRequestHandler("elicitation/create", async ({ params }) => {
+    if (params.mode !== "url") return { action: "accept", content: { sure: true } };
+    opened.push(params.url);
+    return { action: "accept" };
+  });
+}
 const transport = new StreamableHTTPClientTransport(new URL(plan.url), {
-  requestInit: { headers: { Authorization: `Bearer ${plan.token}` } },
+  requestInit: { headers: { Authorization: `Bearer ${plan.token}`, ...(plan.opens && { Connection: "close" }) } },
 });
 
 const connected = await attempt(() => client.connect(transport));
-const said = { connected: "error" in connected ? connected : true };
+const said = { connected: "error" in connected ? connected : true, opened };
 if (said.connected === true) {
   said.version = client.getNegotiatedProtocolVersion?.() ?? null;
   said.tools = await attempt(() => client.listTools());
