@@ -142,7 +142,7 @@ class Counter:
         found, more = await self._store.read(
             lambda ledger: ledger.lines(person, sieve=sieve, before=before, limit=limit, now=now)
         )
-        lines = [line(filed.ticket, self._agreed(filed), now) for filed in found]
+        lines = [line(one.ticket, self._agreed(one), now, unknown=_is_unknown(one)) for one in found]
         return lines, _cursor(found[-1].ticket) if more and found else None
 
     async def look(self, person: Person, ticket_id: str) -> Sight:
@@ -267,7 +267,7 @@ class Counter:
     def _target(self, verb: str, person: Person, filed: Filed) -> State:
         state = filed.ticket.state
         if verb == "resolve":
-            if filed.running is None or filed.running.run is not Run.UNKNOWN:
+            if not _is_unknown(filed):
                 raise MovedOn("nothing_unknown")
             return state
         if verb == "justify":
@@ -322,6 +322,10 @@ async def _look(ledger: Ledger, person: Person, ticket_id: str) -> Filed:
     if filed is None:
         raise TicketUnknown
     return filed
+
+
+def _is_unknown(filed: Filed) -> bool:
+    return filed.running is not None and filed.running.run is Run.UNKNOWN
 
 
 def _cursor(ticket: Ticket) -> str:

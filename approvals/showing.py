@@ -71,8 +71,11 @@ def justifications(ticket: Ticket) -> list[str]:
     return [text for text in (ticket.justification, *added) if text]
 
 
-def line(ticket: Ticket, agreed: int, now: float) -> dict[str, Any]:
-    """Ticket -> what a queue says of it: nothing that was sealed, so no arguments; `agreed` approvals count."""
+def line(ticket: Ticket, agreed: int, now: float, *, unknown: bool = False) -> dict[str, Any]:
+    """Ticket -> what a queue says of it: nothing that was sealed, so no arguments; `agreed` approvals count.
+
+    `unknown`: nobody knows how a call of it ended, and nobody has looked into it.
+    """
     ticket, asked = standing(ticket, now), ticket.asked
     return {
         "id": ticket.id,
@@ -83,6 +86,7 @@ def line(ticket: Ticket, agreed: int, now: float) -> dict[str, Any]:
         "name": asked.name,
         "requester": _requester(asked),
         "agreed": agreed,
+        "unknown": unknown,
         "min_approvers": ticket.min_approvers,
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),

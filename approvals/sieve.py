@@ -13,9 +13,9 @@ from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person
-from approvals.schema import decisions, tickets
+from approvals.schema import decisions, tickets, uses
 from approvals.statements import is_readable_by, stands_as
-from approvals.ticket import State, Ticket
+from approvals.ticket import Run, State, Ticket
 
 MOST_LOOKED_THROUGH = 500
 """So many of a server's latest approvals are looked through for the last one of a tool."""
@@ -31,15 +31,24 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sieve:
-    """What a list is narrowed to; exact texts, `""` for any. `after`, `until`: when it was asked for, in seconds."""
+    """What a list is narrowed to; exact texts, `""` for any. `after`, `until`: when it was asked for, in seconds.
+
+    `open`: what somebody has to do something about, which is pending or has a call of unknown outcome.
+    """
 
     state: State | None = None
+    open: bool = False
     whose: Whose = Whose.ALL
     server: str = ""
     name: str = ""
     requester: str = ""
     after: float | None = None
     until: float | None = None
+
+
+_ended_unknown = (
+    select(uses.c.id).where(uses.c.id == tickets.c.running, uses.c.state == Run.UNKNOWN).correlate(tickets).exists()
+)
 
 
 def newest(
@@ -54,6 +63,8 @@ def newest(
         query = query.where(own if sieve.whose is Whose.OWN else ~own)
     if sieve.state is not None:
         query = query.where(stands_as(sieve.state, now))
+    if sieve.open:
+        query = query.where(or_(stands_as(State.PENDING, now), _ended_unknown))
     for column, wanted in (("server", sieve.server), ("name", sieve.name), ("subject", sieve.requester)):
         if wanted:
             query = query.where(tickets.c[column] == wanted)

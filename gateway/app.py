@@ -15,12 +15,10 @@ from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
 
 from approvals.desk import Desk, StoreUnavailable
 from approvals.notify import DEAD, Attempt, Courier
 from approvals.outbox import Outbox
-from approvals.review.visitors import Visitors
 from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
@@ -39,7 +37,7 @@ from gateway.contract.pins import PinsUnreadable
 from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.stream import StreamLimits
-from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents
+from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents, switch
 from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
@@ -199,13 +197,7 @@ class House:
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        tenants = {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
-        foresight = Foresight(self._corridor, plan.servers, tenants)
-        reception = Reception(self._corridor, plan.approvals)
-        control = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
-        self.visitors = self._open_sign_in(control, implications, reception)
-        add_metadata(control, metadata_documents(plan.servers.values(), plan.approvals))
-        self._control = ControlDoor(control, plan.hosts, reception.turn_away)
+        self._control = self._open_control(desk, implications)
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
         self._open_courier()
@@ -230,7 +222,22 @@ class House:
             self._log.error("webhook_given_up", **facts)
             self._sink.note(admin_record("webhook_given_up", facts=facts))
 
-    def _open_sign_in(self, control: FastAPI, implications: Implications, reception: Reception) -> Visitors | None:
+    def _open_control(self, desk: Desk, implications: Implications) -> ControlDoor:
+        """Metadata, the approvals API, the reviewer's pages, and where people sign in to them."""
+        plan, settings = self._plan, self._plan.settings
+        tenants = {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
+        foresight = Foresight(self._corridor, plan.servers, tenants)
+        reception = Reception(self._corridor, plan.approvals)
+        api = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
+        add_metadata(api, metadata_documents(plan.servers.values(), plan.approvals))
+        sign_in = self._open_sign_in(implications, reception)
+        visitors = None if sign_in is None else sign_in.visitors
+        pages = reception.review_pages(desk, foresight, visitors, settings.base_url)
+        if sign_in is not None:
+            sign_in.add_to(pages)
+        return ControlDoor(switch(pages, api), plan.hosts, reception.turn_away)
+
+    def _open_sign_in(self, implications: Implications, reception: Reception) -> SignIn | None:
         """Where people sign in, if they do."""
         plan, settings = self._plan, self._plan.settings
         if settings.sign_in is None:
@@ -250,8 +257,7 @@ class House:
             leeway_s=settings.identity.leeway_s,
         )
         self._open.push_async_callback(room.close)
-        room.add_to(control)
-        return room.visitors
+        return room
 
     async def _take_over(self, desk: Desk, owner: str) -> Shelf:
         """The shelf; whatever this owner ran when it was here last has come to its end. Raises `CannotStart`."""

@@ -1,4 +1,4 @@
-"""The control plane: protected-resource metadata and approvals API, a FastAPI application behind the same door.
+"""The control plane: protected-resource metadata, approvals API and reviewer's pages, behind the same door.
 
 Metadata answers without a token, from configuration alone (RFC 9728); everything else asks for one whose audience is
 exactly the approvals resource: a server's token is nothing here, and the reverse. Framing and Host are held as on the
@@ -43,14 +43,23 @@ REFUSED_AS: Mapping[int, Refusal] = {
 }
 """The status of an answer that the approvals API made by itself -> the row under which its record stands."""
 
+REVIEW = b"/review"
 METADATA_PREFIX = "/.well-known/oauth-protected-resource"
 
 
 def is_control_path(raw_path: bytes) -> bool:
     """Whether a request target belongs to the control plane. Compared as it was sent: nothing is decoded."""
-    return raw_path in (b"/approvals", b"/review") or raw_path.startswith(
-        (b"/approvals/", b"/review/", b"/.well-known/")
-    )
+    return raw_path in (b"/approvals", REVIEW) or raw_path.startswith((b"/approvals/", b"/review/", b"/.well-known/"))
+
+
+def switch(pages: Asgi, rest: Asgi) -> Asgi:
+    """The reviewer's pages under `/review`, everything else of the control plane beside them."""
+
+    async def chosen(scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["raw_path"] == REVIEW or scope["raw_path"].startswith(REVIEW + b"/")
+        await (pages if is_page else rest)(scope, receive, send)
+
+    return chosen
 
 
 def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[str, bytes]:

@@ -14,14 +14,16 @@ import orjson
 
 from approvals.approvers import Person
 from approvals.desk import Terms
+from approvals.review.asking import Offer
 from approvals.ticket import Asked, Unapprovable
+from gateway.contract.admission import policy_input
 from gateway.contract.bindings import mirror
 from gateway.contract.envelope import parse_envelope
-from gateway.contract.fingerprint import describe_effect
+from gateway.contract.fingerprint import describe_effect, described
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value, match_headers
 from gateway.contract.identity import Implications
 from gateway.contract.judgement import check_call, check_verdict
-from gateway.contract.passage import Identity, Received, Server
+from gateway.contract.passage import Call, Identity, Received, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
 from gateway.legs import read_terms
 from gateway.pipeline import Corridor
@@ -67,30 +69,11 @@ class Foresight:
         Raises `Refused(POLICY_DENIED)` for a server, a tool or a call that the person would be denied,
         `Unapprovable` where no approval is needed, and what the policy and the upstream raise.
         """
-        server = self._servers.get(server_name)
-        if server is None or person.issuer not in server.issuers:
-            raise Refused(Refusal.POLICY_DENIED, "no such server for this issuer")
-        tenant = person.claims.get(self._tenant_claims.get(person.issuer, ""), "")
-        identity = Identity(
-            issuer=person.issuer,
-            subject=person.subject,
-            client_id=person.client,
-            tenant=tenant if isinstance(tenant, str) else "",
-            scopes=person.scopes,
-            groups=person.groups,
-            claims=person.claims,
-        )
+        server, identity = self._ask_as(person, server_name)
         params = {"_meta": META, NAMED_BY[method]: name}
         if method != "resources/read":
             params["arguments"] = arguments
-        # Read as if it had come over the wire: the same strictness, and the same form of everything that is bound.
-        envelope = parse_envelope(orjson.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}))
-        headers = (
-            (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
-            (b"mcp-method", method.encode()),
-            (b"mcp-name", encode_value(name)),
-        )
-        call = match_headers(Received(server, "POST", server.path, headers), envelope)
+        call = _call(server, method, params, (b"mcp-name", encode_value(name)))
         tool, verdict = await self._corridor.judge(server, identity, call)
         check_verdict(call, verdict)
         if tool is not None:  # as the client will send it
@@ -108,3 +91,48 @@ class Foresight:
         terms = read_terms(verdict)
         effect = describe_effect(identity, server, call, tool, self._corridor.volatile_meta)
         return effect, terms, verdict.reasons, verdict.mask
+
+    def servers(self, person: Person) -> Sequence[tuple[str, str]]:
+        """(name, environment) of the servers that take this person's issuer, in the configuration's order."""
+        return [(one.name, one.environment) for one in self._servers.values() if person.issuer in one.issuers]
+
+    async def tools(self, person: Person, server_name: str) -> Sequence[Offer]:
+        """The tools that this person would find in the server's list, in its order. Raises like `plan`."""
+        server, identity = self._ask_as(person, server_name)
+        corridor = self._corridor
+        usable = {name: tool for name, tool in (await corridor.catalog.whole(server)).items() if not tool.quarantine}
+        candidates = [{**tool.definition, "id": name, "pinned": tool.pinned} for name, tool in usable.items()]
+        call = _call(server, "tools/list", {"_meta": META})
+        verdict = await corridor.policy.judge(policy_input("list", server, identity, call, None, candidates))
+        visible = frozenset(verdict.visible) if verdict.effect is Effect.ALLOW else frozenset[str]()
+        return [_offer(tool) for name, tool in usable.items() if name in visible]
+
+    def _ask_as(self, person: Person, server_name: str) -> tuple[Server, Identity]:
+        """The server, and the person as its caller. Raises `Refused(POLICY_DENIED)`."""
+        server = self._servers.get(server_name)
+        if server is None or person.issuer not in server.issuers:
+            raise Refused(Refusal.POLICY_DENIED, "no such server for this issuer")
+        tenant = person.claims.get(self._tenant_claims.get(person.issuer, ""), "")
+        identity = Identity(
+            issuer=person.issuer,
+            subject=person.subject,
+            client_id=person.client,
+            tenant=tenant if isinstance(tenant, str) else "",
+            scopes=person.scopes,
+            groups=person.groups,
+            claims=person.claims,
+        )
+        return server, identity
+
+
+def _call(server: Server, method: str, params: Mapping[str, Any], *headers: tuple[bytes, bytes]) -> Call:
+    """Read as if it had come over the wire: the same strictness, and the same form of everything that is bound."""
+    envelope = parse_envelope(orjson.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}))
+    lines = ((b"mcp-protocol-version", PROTOCOL_VERSION.encode()), (b"mcp-method", method.encode()), *headers)
+    return match_headers(Received(server, "POST", server.path, lines), envelope)
+
+
+def _offer(tool: Tool) -> Offer:
+    said = described(tool.definition)
+    title, description = said.get("title", ""), said.get("description", "")
+    return Offer(tool.name, title, description, tool.definition.get("inputSchema", {}))

@@ -44,6 +44,12 @@ def _spellings(authority: str, scheme: str) -> set[str]:
     return {name, f"{name}:", f"{name}:{port}"}
 
 
+def origin_of(public_url: str) -> str:
+    """The origin as a browser writes it: without the default port of its scheme."""
+    parts = urlsplit(public_url)
+    return f"{parts.scheme}://{min(_spellings(parts.netloc, parts.scheme), key=len)}"
+
+
 def cors_headers(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """What an answer to a page of an allowed origin carries. Never a wildcard, never credentials."""
     return (

@@ -1,6 +1,6 @@
-"""The house behind the approvals API: its tokens, its policy, its refusals and its record.
+"""The house behind the approvals API and the pages: its tokens, its policy, its refusals and its record.
 
-The API itself belongs to the leaf room and knows nothing of tokens, corridor or chain; here it is told who somebody
+API and pages belong to the leaf room, which knows nothing of tokens, corridor or chain; here it is told who somebody
 is, what a call would need, and where a refusal is written down.
 """
 
@@ -13,6 +13,9 @@ from fastapi import FastAPI, Request, Response
 from approvals.approvers import Person
 from approvals.desk import Desk, StoreUnavailable, TooManyTickets
 from approvals.review.api import TurnedAway, approvals_api, caller
+from approvals.review.app import review_pages
+from approvals.review.asking import Told
+from approvals.review.visitors import Visitors
 from gateway.contract.passage import Reply, Server
 from gateway.contract.record import MAX_STRANGE_NAME, refusal_record
 from gateway.contract.redaction import printable
@@ -21,10 +24,13 @@ from gateway.contract.reply import challenge
 from gateway.control import caller_of, refused_as
 from gateway.delivery import TRANSLATED, translate
 from gateway.foresight import Foresight, person_of
+from gateway.origins import origin_of
 from gateway.pipeline import Corridor
 
 HOUSE_WORDS = tuple(word for word in TRANSLATED if word not in {StoreUnavailable, TooManyTickets})
 """What the approvals API leaves to the house to refuse; its own words it renders itself."""
+
+TOLD_HEADERS = (b"ostiary-decision", b"retry-after")
 
 
 class Reception:
@@ -60,6 +66,26 @@ class Reception:
             challenge=lambda scopes: challenge("insufficient_scope", scopes, self._resource).decode(),
             tell=self.write_down,
             body_bytes=body_bytes,
+        )
+
+    def review_pages(self, desk: Desk, foresight: Foresight, visitors: Visitors | None, public_url: str) -> FastAPI:
+        """The reviewer's pages with the same house behind them; without `visitors` nobody can sign in to them."""
+
+        async def explain(request: Request, error: Exception) -> Told:
+            refused = error if isinstance(error, Refused) else translate(error)
+            reply = await self.turn_away(refused, caller(request))
+            kept = {name.decode(): value.decode() for name, value in reply.headers if name in TOLD_HEADERS}
+            row = refused.refusal.value
+            return Told(max(row.status, 400), refused.message or row.sentence, kept)
+
+        return review_pages(
+            desk,
+            visitors,
+            foresight,
+            origin=origin_of(public_url),
+            words=(Refused, *HOUSE_WORDS),
+            explain=explain,
+            tell=self.write_down,
         )
 
     async def turn_away(self, refused: Refused, person: Person | None = None) -> Reply:

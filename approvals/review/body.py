@@ -1,4 +1,4 @@
-"""A request body, read under limits: JSON alone, one reading, known members of known types and sizes."""
+"""A request body, read under limits; as JSON: one reading, known members of known types and sizes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ async def read_object(request: Request, limit: int) -> dict[str, Any]:
     charset = charset.strip().lower().replace('"', "")
     if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
         raise BodyRefused(415, "content_unsupported")
+    return parse_object(await read_bytes(request, limit))
+
+
+async def read_bytes(request: Request, limit: int) -> bytes:
+    """The body as it was sent. Raises `BodyRefused` (400, 408, 413, 415)."""
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise BodyRefused(415, "content_unsupported")
     body = bytearray()
@@ -42,10 +47,11 @@ async def read_object(request: Request, limit: int) -> dict[str, Any]:
         raise BodyRefused(408, "request_timeout") from fault
     except ClientDisconnect as fault:
         raise BodyRefused(400, "body_not_json") from fault
-    return _parse(bytes(body))
+    return bytes(body)
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
+    """JSON text as one object: no member twice, not too deep. Raises `BodyRefused`."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as fault:
