@@ -345,8 +345,8 @@ MIGRATED: Mapping[str, str] = {
 
 
 async def _migrate(database: Callable[[Path], str], config: Path, check: bool) -> Mapping[str, Any]:
+    from approvals.database import migrate as bring_up  # noqa: PLC0415
     from approvals.revisions import RevisionRefused, newest  # noqa: PLC0415 - most commands need no driver
-    from approvals.store import migrate as bring_up  # noqa: PLC0415
 
     try:
         before = await bring_up(database(config), check=check)

@@ -12,7 +12,6 @@ import base64
 import binascii
 import re
 import struct
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,16 +66,16 @@ class Counter:
         *,
         page_url: str,
         issuers: Sequence[str],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         local_approve: bool = False,
     ) -> None:
         self._store = store
         self._journal = journal
         self._page_url = page_url.rstrip("/")
         self._issuers = tuple(issuers)
-        self._clock = clock
+        self._clock = clock or store.now
         self._local_approve = local_approve
-        self._watch = Watch(store, clock)
+        self._watch = Watch(store, self._clock)
 
     async def watch(self, ticket_id: str, *, within_s: float, moved: Moved = is_no_longer_pending) -> Standing | None:
         """Wait until a ticket has `moved`, at most `within_s` -> where it stands then; `None`: there is none.
@@ -215,6 +214,7 @@ class Counter:
         self._permit(verb, person, await self._store.read(lambda ledger: _look(ledger, person, ticket_id)))
 
         async def work(ledger: Ledger) -> dict[str, Any]:
+            await ledger.hold(ticket_id)
             now = self._clock()
             filed = await _look(ledger, person, ticket_id)
             self._permit(verb, person, filed)

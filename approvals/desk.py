@@ -8,7 +8,6 @@ takes away counts before it is recorded (claim, continue, sent, outcomes, expiry
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -78,7 +77,7 @@ class Desk(Running):
         page_url: str,
         issuers: Sequence[str],
         owner: str = ITSELF,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lease_s: float = 300.0,
         tickets_per_hour: int = 100,
         local_approve: bool = False,
@@ -332,7 +331,9 @@ class Desk(Running):
         closed: list[str] = []
 
         async def work(ledger: Ledger) -> _Settled | None:
-            asked, now = today.asked, self._clock()
+            asked = today.asked
+            await ledger.alone(asked)
+            now = self._clock()
             step = weigh(await ledger.of_effect(asked, now), replace(today, now=now))
             if isinstance(step, Hold):
                 return _Settled(step.filed.ticket, step.why)

@@ -6,13 +6,14 @@ whether it did, and the caller believes nothing else. Rows leave as `Filed`, wit
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, and_, case, false, func, null, or_, select, update
+from sqlalchemy import BigInteger, Select, and_, case, false, func, literal, null, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
@@ -41,7 +42,7 @@ from approvals.statements import (
     is_readable_by,
 )
 from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, Standing, State, StoreUnavailable, Ticket, sources
-from approvals.vault import Vault, effect_of
+from approvals.vault import Vault, effect_of, join
 
 MOST_EARLIER = 10
 BATCH = 100
@@ -62,6 +63,7 @@ class Ledger:
         self._vault = vault
         self._outbox = outbox
         self.has_news = False
+        self._is_postgresql = connection.dialect.name == "postgresql"
 
     # Reading
 
@@ -159,9 +161,27 @@ class Ledger:
         query = query.where(tickets.c.issuer == asked.issuer, tickets.c.subject == asked.subject)
         return int((await self.connection.execute(query.where(tickets.c.created_at > since))).scalar_one())
 
+    async def alone(self, asked: Asked) -> None:
+        """From here to the end of the transaction nobody else opens a ticket for this requester.
+
+        What is read after it stays true, and a count of what was opened is exact. In SQLite whoever writes is alone.
+        """
+        if self._is_postgresql:
+            key = hashlib.sha256(join("ostiary requester", asked.issuer, asked.subject)).digest()[:8]
+            lock = func.pg_advisory_xact_lock(literal(int.from_bytes(key, "big", signed=True), BigInteger))
+            await self.connection.execute(select(lock))
+
+    async def hold(self, ticket_id: str) -> None:
+        """From here to the end of the transaction nobody else moves this ticket: two who decide it at once do so one
+        after the other. In SQLite whoever writes is alone.
+        """
+        await self.connection.execute(select(tickets.c.id).where(tickets.c.id == ticket_id).with_for_update())
+
     async def overdue(self, now: float) -> list[Filed]:
-        """A batch of live tickets whose time is over."""
-        rows = (await self.connection.execute(SUMMARY.where(is_overdue(now)).limit(BATCH))).all()
+        """A batch of live tickets whose time is over, held as by `hold`; without those that somebody else holds."""
+        query = select(tickets.c.id).where(is_overdue(now)).order_by(tickets.c.expires_at, tickets.c.id).limit(BATCH)
+        held = (await self.connection.execute(query.with_for_update(skip_locked=True))).scalars().all()
+        rows = (await self.connection.execute(SUMMARY.where(tickets.c.id.in_(held)))).all() if held else []
         return [self._filed(row, self._bond(row), None) for row in rows]
 
     async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
@@ -204,7 +224,7 @@ class Ledger:
             "created_at": ticket.created_at, "expires_at": ticket.expires_at,
             "bond": self._vault.seal(bond, ticket.id, "bond"), "shown": sealed, "weight": len(sealed),
         }  # fmt: skip
-        insert = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
+        insert = postgresql.insert if self._is_postgresql else sqlite.insert
         filed = await self.connection.execute(insert(tickets).values(values).on_conflict_do_nothing())
         if filed.rowcount != 1:
             return False

@@ -7,7 +7,6 @@ ever run again: a holder that is lost leaves `unknown`.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +38,7 @@ class Running(Counter):
         page_url: str,
         issuers: Sequence[str],
         owner: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lease_s: float,
         local_approve: bool,
     ) -> None:

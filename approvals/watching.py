@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -54,13 +53,13 @@ class Watch:
     def __init__(
         self,
         store: Store,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         *,
         every_s: float = EVERY_S,
         most: int = MOST_WAITING,
     ) -> None:
         self._store = store
-        self._clock = clock
+        self._clock = clock or store.now
         self._every_s = every_s
         self._most = most
         self._waiters: set[_Waiter] = set()

@@ -1,14 +1,20 @@
-"""Which event loops the ports are tested on: the upstream's sockets on the loop of production as well."""
+"""What the ports are tested on: both loops where sockets are spoken to, both databases where a store keeps a rule."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import asyncpg
 import pytest
 import uvloop
+
+from approvals.database import migrate
+from approvals.schema import metadata
+from tests.support.postgres import Postgres
 
 
 def pytest_asyncio_loop_factories(
@@ -57,3 +63,27 @@ def certificate(tmp_path: Path) -> Callable[[str], tuple[ssl.SSLContext, ssl.SSL
         return server, ssl.create_default_context(cafile=str(pem))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tables(postgres: Postgres) -> str:
+    """A database with the store's tables, one for all tests of a process -> its URL."""
+    url = postgres.create()
+    with ThreadPoolExecutor(1) as aside:  # whoever asks for it may be in a loop of their own
+        aside.submit(asyncio.run, migrate(url)).result()
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def where(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Path | str]:
+    """An empty database of each kind: the rules of the store are the same in both."""
+    if request.param == "sqlite":
+        yield tmp_path / "approvals.db"
+        return
+    url: str = request.getfixturevalue("tables")
+    yield url
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"TRUNCATE {', '.join(table.name for table in metadata.sorted_tables)}")
+    finally:
+        await connection.close()

@@ -47,9 +47,9 @@ from tests.support.approvals import (
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A desk on a file of its own."""
-    async with bench(tmp_path / "approvals.db", issuers=[ISSUER]) as made:
+async def it(where: Path | str) -> AsyncIterator[Bench]:
+    """A desk on a database of its own."""
+    async with bench(where, issuers=[ISSUER]) as made:
         yield made
 
 
@@ -534,9 +534,9 @@ async def test_calls_that_share_a_look_are_answered_from_after_they_asked(it: Be
     assert not it.desk._looks._waiting
 
 
-async def test_tickets_per_hour_are_limited_per_requester(tmp_path: Path) -> None:
+async def test_tickets_per_hour_are_limited_per_requester(where: Path | str) -> None:
     """The limit counts one requester's new tickets over any client, and lets others, repeats and later ones pass."""
-    async with bench(tmp_path / "a.db", tickets_per_hour=3) as it:
+    async with bench(where, tickets_per_hour=3) as it:
         for amount in range(3):
             await it.held(effect({"amount": amount}, client=f"client-{amount}"))
         with pytest.raises(TooManyTickets) as caught:

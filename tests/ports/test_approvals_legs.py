@@ -18,9 +18,9 @@ from tests.support.approvals import ALICE, BOB, ISSUER, TERMS, Bench, bench, eff
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A desk on a file of its own."""
-    async with bench(tmp_path / "approvals.db", issuers=[ISSUER]) as made:
+async def it(where: Path | str) -> AsyncIterator[Bench]:
+    """A desk on a database of its own."""
+    async with bench(where, issuers=[ISSUER]) as made:
         yield made
 
 
@@ -75,9 +75,9 @@ async def test_the_story_of_a_call_that_is_asked_twice(it: Bench) -> None:
     assert (await it.held()).why == "pending"
 
 
-async def test_a_hundred_parallel_continuations_are_one(tmp_path: Path) -> None:
+async def test_a_hundred_parallel_continuations_are_one(where: Path | str) -> None:
     """APR-02: over two desks that share the file one goes on; each loser knows within a second."""
-    async with bench(tmp_path / "a.db") as one, bench(tmp_path / "a.db", clock=one.clock, owner="other") as other:
+    async with bench(where) as one, bench(where, clock=one.clock, owner="other") as other:
         use = await waiting(one)
         slowest: list[float] = []
 
@@ -95,9 +95,9 @@ async def test_a_hundred_parallel_continuations_are_one(tmp_path: Path) -> None:
         assert max(slowest) < 1
 
 
-async def test_leases_of_a_leg_are_renewed_by_its_holder_alone(tmp_path: Path) -> None:
+async def test_leases_of_a_leg_are_renewed_by_its_holder_alone(where: Path | str) -> None:
     """Whoever lost the race for a leg does not count as holding it, and whoever won does."""
-    async with bench(tmp_path / "a.db") as one, bench(tmp_path / "a.db", clock=one.clock, owner="other") as other:
+    async with bench(where) as one, bench(where, clock=one.clock, owner="other") as other:
         use = await waiting(one)
         found = await asyncio.gather(*(go_on(it, use) for it in [one, other] * 10))
         (held,) = [each for each in found if isinstance(each, Claimed)]
@@ -275,9 +275,9 @@ async def test_who_approved_is_weighed_again(it: Bench) -> None:
     assert await shown(it, use) == ("revoked", ["abandoned"])
 
 
-async def test_a_local_approval_counts_for_a_leg_only_while_it_may(tmp_path: Path) -> None:
+async def test_a_local_approval_counts_for_a_leg_only_while_it_may(where: Path | str) -> None:
     """`local_approve` turned off between the legs: the approval would not do today."""
-    async with bench(tmp_path / "a.db", local_approve=True) as it:
+    async with bench(where, local_approve=True) as it:
         await it.approved(by=local_person(0, "here"))
         use = await ask(it, await it.claimed())
         assert use.ticket_id
@@ -344,10 +344,10 @@ async def test_who_lost_a_leg_to_other_answers_leaves_the_winner_its_lease(it: B
 
 @pytest.mark.parametrize("meanwhile", ["revoked", "used", ""])
 async def test_a_leg_is_not_taken_without_the_approval_of_its_answers(
-    tmp_path: Path, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+    where: Path | str, meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look and the taking their ticket moves: the leg waits on, and what is free of it goes on."""
-    async with bench(tmp_path / "a.db") as it, bench(tmp_path / "a.db", clock=it.clock, owner="other") as other:
+    async with bench(where) as it, bench(where, clock=it.clock, owner="other") as other:
         use = await waiting(it)
         answers, origin = effect({"amount": 100, "sure": True}), Origin(use, TERMS)
         ticket = await it.approved(answers, origin=origin)

@@ -24,9 +24,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from approvals.commands import LocalDoor, approvals
+from approvals.database import migrate
 from approvals.revisions import FIRST, FOLDER, Standing, bring_up, chain, known, look, newest
 from approvals.schema import metadata
-from approvals.store import Store, migrate
+from approvals.store import Store
 from approvals.ticket import StoreUnavailable
 from tests.support.approvals import KEY, bench, contents
 from tests.support.postgres import Postgres

@@ -17,9 +17,9 @@ QUORUM = replace(TERMS, min_approvers=2)
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncIterator[Bench]:
+async def it(where: Path | str) -> AsyncIterator[Bench]:
     """A desk on a fresh store."""
-    async with bench(tmp_path / "approvals.db") as made:
+    async with bench(where) as made:
         yield made
 
 

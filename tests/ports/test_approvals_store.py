@@ -222,7 +222,7 @@ def pragma(it: Bench, text: str) -> Iterator[None]:
     def before(connection: Any, cursor: Any, *_: Any) -> None:
         cursor.execute(f"PRAGMA {text}")
 
-    engine = it.store._engine.sync_engine
+    engine = it.store._database.engine.sync_engine
     event.listen(engine, "before_cursor_execute", before)
     try:
         yield
@@ -309,7 +309,7 @@ async def test_another_file_is_not_touched(file: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "postgresql://host/db", "sqlite:///x?mode=memory"]
+    "url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "sqlite:///x?mode=memory", "approvals.db"]
 )
 async def test_a_database_that_workers_cannot_share_is_refused(url: str) -> None:
     """A ticket in one worker's memory would be no ticket for the others."""
@@ -321,7 +321,7 @@ async def test_a_database_that_workers_cannot_share_is_refused(url: str) -> None
 def stuck(it: Bench, verb: str) -> Iterator[threading.Event]:
     """The disk blocks at `verb` (begin, commit) in the database's own thread, until the event is set."""
     release = threading.Event()
-    engine = it.store._engine.sync_engine
+    engine = it.store._database.engine.sync_engine
 
     def wait(connection: Any) -> None:
         if connection.get_execution_options().get("ostiary_write"):
@@ -386,7 +386,7 @@ async def test_a_commit_that_fails_leaves_no_transaction_open(it: Bench) -> None
         if connection.get_execution_options().get("ostiary_write") and faults:
             raise faults.pop()
 
-    event.listen(it.store._engine.sync_engine, "commit", fail)
+    event.listen(it.store._database.engine.sync_engine, "commit", fail)
     for _ in range(2):
         await nothing_runs(it)
     assert not faults

@@ -126,10 +126,10 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    path: Path, *, keys: Sequence[bytes] = (KEY,), limit_s: float = 2.0, **options: Any
+    where: Path | str, *, keys: Sequence[bytes] = (KEY,), limit_s: float = 2.0, **options: Any
 ) -> AsyncIterator[Bench]:
-    """A started store on this file with a desk before it."""
-    store = Store(f"sqlite:///{path}", keys, limit_s=limit_s)
+    """A started store on this file, or database, with a desk before it."""
+    store = Store(where if isinstance(where, str) else f"sqlite:///{where}", keys, limit_s=limit_s)
     await store.start()
     try:
         yield Bench(store, **options)
