@@ -1,8 +1,8 @@
 """The port to a database: transactions that are done whole or not at all, the time by its clock, its revision.
 
 Two adapters: `sqlite_database.py` (a file, for the workers of one host) and `postgres_database.py` (a server, for
-many gateways). What a transaction may rely on is the same in both: every compare-and-set of `ledger.py` is one statement
-that sees what is committed at that moment, and whoever opens tickets for a requester does so alone.
+many gateways). What a transaction may rely on is the same in both: every compare-and-set of `ledger.py` is one
+statement that sees what is committed at that moment, and whoever opens tickets for a requester does so alone.
 """
 
 from __future__ import annotations

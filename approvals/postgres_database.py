@@ -110,8 +110,9 @@ class PostgresDatabase:
             yield connection
             await began.commit()
         except BaseException as fault:
-            if isinstance(fault, (TimeoutError, asyncio.CancelledError)) or _code(fault) == _READ_ONLY:
-                # It hangs, and would on being asked to roll back; or it is the one that was the primary.
+            hangs = isinstance(fault, (TimeoutError, asyncio.CancelledError))  # and would on being told to roll back
+            was_primary = _code(fault) == _READ_ONLY
+            if hangs or was_primary or _is_lost(fault):
                 await _drop(connection)
             elif not connection.invalidated:
                 await began.rollback()
@@ -177,8 +178,8 @@ class PostgresDatabase:
 
 def _cause(fault: BaseException) -> BaseException:
     """The driver's own exception."""
-    found = getattr(fault, "orig", None) or fault
-    return found.__cause__ or found
+    found: BaseException | None = getattr(fault, "orig", None)
+    return fault if found is None else found.__cause__ or found
 
 
 def _code(fault: BaseException) -> str:

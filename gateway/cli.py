@@ -211,9 +211,9 @@ class AuditDoor:
 
 
 def database_of(config: Path) -> str:
-    """`approvals.database` of a configuration. Raises `ValueError` where it can't be read."""
+    """Where a configuration keeps its tickets. Raises `ValueError` where it can't be read."""
     try:
-        return load_settings(config).approvals.database
+        return load_settings(config).database_url
     except ConfigError as error:
         raise ValueError(str(error)) from error
 

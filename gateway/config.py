@@ -291,6 +291,9 @@ PolicySettings = Annotated[
 ]
 
 
+DATABASES = ("sqlite:///", "postgresql://", "postgres://")
+
+
 class WebhookSettings(Group):
     """Who is told of tickets: a URL (in the environment where it is itself a secret), its secrets, and of what."""
 
@@ -314,10 +317,12 @@ class WebhookSettings(Group):
 class ApprovalSettings(Group):
     """Where tickets are kept, and who may be asked. `issuers` defaults to all issuers.
 
+    `database_env` names a variable with the whole URL, instead of `database`: a password has no place in a file.
     `hold_s` is how long a retry of a call that waits for a person is kept before it is answered.
     """
 
-    database: str = "sqlite:///ostiary.db"
+    database: Annotated[str, Field(repr=False)] = "sqlite:///ostiary.db"
+    database_env: str = ""
     migrate: bool = True
     issuers: tuple[str, ...] = ()
     volatile_meta: tuple[str, ...] = ()
@@ -327,9 +332,11 @@ class ApprovalSettings(Group):
     webhooks: Annotated[tuple[WebhookSettings, ...], Field(max_length=16)] = ()
 
     @model_validator(mode="after")
-    def _sqlite(self) -> Self:
-        if not self.database.startswith("sqlite:///"):
-            raise ValueError("database must be sqlite:///PATH")
+    def _one_database(self) -> Self:
+        if not self.database.startswith(DATABASES):
+            raise ValueError("database must be sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+        if self.database_env and "database" in self.model_fields_set:
+            raise ValueError("database and database_env are two answers to one question")
         return self
 
 
@@ -508,6 +515,16 @@ class Settings(BaseSettings):
         """The canonical OAuth resource URI of a server."""
         server = self.servers[name]
         return server.resource or self.base_url + server.path
+
+    @property
+    def database_url(self) -> str:
+        """Where tickets are kept, credentials included. Raises `ConfigError`."""
+        if not (variable := self.approvals.database_env):
+            return self.approvals.database
+        url = self.secret(variable, "approvals.database_env")
+        if not url.startswith(DATABASES):
+            raise ConfigError(f"approvals.database_env: {variable} holds neither sqlite:///PATH nor postgresql://…")
+        return url
 
     def secret(self, variable: str, setting: str) -> str:
         """A secret from the environment. Raises `ConfigError` naming the setting where it is absent or empty."""

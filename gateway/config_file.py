@@ -53,7 +53,8 @@ def _anchor_policy(
 
 def _anchor(settings: Settings, folder: Path) -> Settings:
     """Relative paths, taken from the configuration file's folder."""
-    file = settings.approvals.database.removeprefix("sqlite:///")
+    scheme, _, file = settings.approvals.database.partition(":///")
+    database = f"sqlite:///{folder / file}" if scheme == "sqlite" else settings.approvals.database
     issuers = tuple(
         issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
         for issuer in settings.identity.issuers
@@ -64,7 +65,7 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
             "policy": _anchor_policy(settings.policy, folder),
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
             "audit": _anchor_audit(settings.audit, folder),
-            "approvals": settings.approvals.model_copy(update={"database": f"sqlite:///{folder / file}"}),
+            "approvals": settings.approvals.model_copy(update={"database": database}),
         }
     )
 

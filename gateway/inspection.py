@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import click
 import orjson
@@ -54,6 +56,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
             Finding("configuration", True, servers),
             *tell_tolerance(settings),
             *look_for_folders(settings),
+            *look_for_trust(settings),
             *compare_names(settings),
             *asyncio.run(look(house, settings)),
             *asyncio.run(look_at_pins(house, settings)),
@@ -78,14 +81,29 @@ def tell_tolerance(settings: Settings) -> list[Finding]:
 
 def look_for_folders(settings: Settings) -> list[Finding]:
     """The folders that the record, the tickets and the pins need and that are not there. Nothing is opened."""
-    database = Path(settings.approvals.database.removeprefix("sqlite:///"))
-    needed = {"audit": ("audit.file", settings.audit.file), "approvals": ("approvals.database", database)}
+    needed = {"audit": ("audit.file", settings.audit.file)}
+    scheme, _, database = settings.database_url.partition(":///")
+    if scheme == "sqlite":
+        needed["approvals"] = ("approvals.database", Path(database))
     if any(server.pins != "off" for server in settings.servers.values()):
         needed["pins"] = ("pins.file", settings.pins.file)
     return [
         Finding(what, False, f"{setting}: there is no folder {file.parent}")
         for what, (setting, file) in needed.items()
         if not file.parent.is_dir()
+    ]
+
+
+def look_for_trust(settings: Settings) -> list[Finding]:
+    """A database elsewhere whose certificate nobody looks at: told, for the way to it may be one's own."""
+    url = urlsplit(settings.database_url)
+    host = url.netloc.rpartition("@")[2].rpartition(":")[0] or url.netloc.rpartition("@")[2]
+    mode = parse_qs(url.query).get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[-1]
+    near = url.scheme == "sqlite" or host in ("", "localhost", "127.0.0.1", "[::1]")
+    if near or mode in ("verify-full", "verify-ca"):
+        return []
+    return [
+        Finding("approvals", True, f"approvals.database: sslmode={mode} does not look at the server's certificate")
     ]
 
 

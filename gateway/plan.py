@@ -38,6 +38,7 @@ class Plan:
     checkpoint_key: SigningKey | None
     seal_keys: tuple[bytes, ...] = field(repr=False)
     policy_token: str | None = field(repr=False)
+    database: str = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
     webhooks: tuple[Webhook, ...] = ()
@@ -177,6 +178,7 @@ def make_plan(settings: Settings) -> Plan:
         checkpoint_key=_checkpoint_key(settings),
         seal_keys=seal_keys,
         policy_token=_policy_token(settings),
+        database=settings.database_url,
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
         door=DoorLimits(
             head_bytes=limits.head_bytes,

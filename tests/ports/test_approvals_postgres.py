@@ -1,0 +1,417 @@
+"""PostgreSQL in trouble and in company: where it fails nothing runs, and it comes back by itself (APR-13, OPS-06)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from approvals.database import migrate
+from approvals.desk import Desk
+from approvals.ledger import Ledger
+from approvals.remote_clock import RemoteClock
+from approvals.revisions import newest
+from approvals.store import Store
+from approvals.ticket import Claimed, Held, MovedOn, Run, State, StoreUnavailable
+from tests.support.approvals import BOB, CAROL, ISSUER, KEY, PAGE, TERMS, Bench, Journal, bench, effect
+from tests.support.postgres import Postgres
+
+WITHIN_S = 5.0
+"""OPS-06: errors end within this time of a recovery."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """A server that tests of this module stop, kill and hang."""
+    made = Postgres(max_connections="20")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
+
+
+@asynccontextmanager
+async def desk_on(server: Postgres, **options: Any) -> AsyncIterator[Bench]:
+    """A desk on a database of its own, with an approval of `effect()`."""
+    async with bench(server.create(), tickets_per_hour=10**6, **options) as it:
+        await it.approved()
+        yield it
+
+
+async def nothing_runs(it: Bench) -> None:
+    """Neither a use nor a ticket is had, and nobody is kept waiting: whatever is asked, within the limit."""
+    began = time.monotonic()
+    asked = [it.settle(), it.settle(effect({"amount": 7}))]
+    settled = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in settled] == [StoreUnavailable] * 2, settled
+    assert time.monotonic() - began < 2.5
+    assert not it.store.healthy
+
+
+async def serves_again(it: Bench) -> None:
+    """Without being started again: the approval has its one use."""
+    end = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            settled = await it.settle()
+        except StoreUnavailable:
+            assert time.monotonic() < end, "it did not come back"
+            await asyncio.sleep(0.05)
+        else:
+            break
+    assert isinstance(settled, Claimed)
+    assert it.store.healthy
+    assert (await it.held()).why == "in_flight"
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_server_that_is_down_runs_nothing_and_is_used_again(server: Postgres, how: str) -> None:
+    """Told at once; when it is back the next call is served, and the use was not consumed meanwhile."""
+    async with desk_on(server) as it:
+        getattr(server, how)()
+        try:
+            await nothing_runs(it)
+        finally:
+            server.start()
+        await serves_again(it)
+
+
+async def test_a_server_that_hangs_runs_nothing_and_is_used_again(server: Postgres) -> None:
+    """Connections stand and nothing answers: told in time, also to those who wait behind; nothing is left."""
+    async with desk_on(server) as it:
+        server.pause()
+        try:
+            for _ in range(2):  # with connections that hang, and then without any
+                await nothing_runs(it)
+            began = time.monotonic()
+            settled = await asyncio.gather(*(it.settle() for _ in range(50)), return_exceptions=True)
+            assert {type(one) for one in settled} == {StoreUnavailable}
+            assert time.monotonic() - began < 3
+            assert len(it.store._tasks) <= 8
+        finally:
+            server.resume()
+        await serves_again(it)
+        assert it.store._database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_connection_that_was_cut_costs_nobody_an_answer(server: Postgres) -> None:
+    """The server was started anew between two calls: nothing was sent on the old connections; the next is served."""
+    async with desk_on(server) as it:
+        await asyncio.gather(*(it.store.read(lambda ledger: ledger.whole("x")) for _ in range(4)))
+        server.stop()
+        server.start()
+        settled = await asyncio.gather(*(it.settle() for _ in range(8)))
+        assert sum(isinstance(one, Claimed) for one in settled) == 1
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ostiary'")
+        assert (await it.held()).why == "in_flight"
+
+
+async def test_a_read_only_server_runs_nothing(server: Postgres) -> None:
+    """As a standby is: it can be looked at, and once it may be written to again, it is used again."""
+    async with desk_on(server) as it:
+        server.sql("ALTER SYSTEM SET default_transaction_read_only = on")
+        try:
+            server.sql("SELECT pg_reload_conf()")
+            async with asyncio.timeout(WITHIN_S):
+                while server.sql("SHOW default_transaction_read_only") != "on":  # noqa: ASYNC110 - it tells nobody
+                    await asyncio.sleep(0.02)
+            await nothing_runs(it)
+            assert (await it.desk.page(BOB))[0]
+        finally:
+            server.sql("ALTER SYSTEM RESET default_transaction_read_only")
+            server.sql("SELECT pg_reload_conf()")
+        await serves_again(it)
+
+
+async def test_a_server_without_room_runs_nothing(server: Postgres) -> None:
+    """All its connections are taken by others: told at once, and served when there is room."""
+    url = server.create("crowded")
+    async with bench(url) as it:
+        await it.approved()
+        await it.store._database.engine.dispose()
+        server.sql("CREATE ROLE crowd LOGIN PASSWORD 'crowd'")
+        server.sql("ALTER DATABASE crowded CONNECTION LIMIT 0")
+        server.sql("GRANT ALL ON ALL TABLES IN SCHEMA public TO crowd", "crowded")
+        store = Store(server.url_of("crowded", "crowd", "crowd"), [KEY])
+        with pytest.raises(StoreUnavailable, match="too many connections"):
+            await store.start()
+        server.sql("ALTER DATABASE crowded CONNECTION LIMIT -1")
+        store = Store(server.url_of("crowded", "crowd", "crowd"), [KEY])
+        await store.start()
+        other = Bench(store, clock=it.clock)
+        await store._database.engine.dispose()
+        server.sql("ALTER DATABASE crowded CONNECTION LIMIT 0")
+        await nothing_runs(other)
+        server.sql("ALTER DATABASE crowded CONNECTION LIMIT -1")
+        await serves_again(other)
+        await store.close()
+
+
+async def test_more_callers_than_connections_wait_their_turn(server: Postgres) -> None:
+    """A worker has eight connections, whatever comes; two hundred calls at once are all answered."""
+    async with desk_on(server) as it:
+        for amount in range(20):
+            await it.approved(effect({"amount": amount}))
+        settled = await asyncio.gather(*(it.settle(effect({"amount": number % 20})) for number in range(200)))
+        assert sum(isinstance(one, Claimed) for one in settled) == 20
+        counted = server.sql("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ostiary'")
+        assert int(counted) <= 8
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_commit_whose_end_is_unknown_counts_as_consumed(server: Postgres, kept: bool) -> None:
+    """The connection is cut as the commit is sent: whether the server has it or not, the caller is told no, once.
+
+    Where it was kept nobody runs the use, and it ends as `unknown`; where it was not, it is there for the next call.
+    """
+    async with desk_on(server) as it:
+        engine, faults = it.store._database.engine.sync_engine, [1]
+
+        def cut(connection: Any) -> None:
+            if faults and connection.get_isolation_level() == "READ COMMITTED":
+                faults.pop()
+                if kept:
+                    connection.exec_driver_sql("COMMIT")
+                connection.connection.driver_connection.terminate()
+
+        event.listen(engine, "commit", cut)
+        with pytest.raises(StoreUnavailable):
+            await it.settle()
+        assert not faults
+        if not kept:
+            await it.claimed()
+            return
+        assert (await it.held()).why == "in_flight"
+        await it.desk.renew()
+        it.clock.now += 301
+        assert (await it.held()).why == "unknown"
+
+
+async def test_a_ticket_that_somebody_holds_keeps_nobody_waiting(server: Postgres) -> None:
+    """While an act waits for its record, another one is told no in time; looking goes on."""
+    async with bench(url := server.create(), limit_s=0.5) as it, bench(url, clock=it.clock, limit_s=0.5) as other:
+        held = await it.held()
+        stands, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def journal(_: Any) -> None:
+            stands.set()
+            await goes_on.wait()
+
+        it.desk._journal = journal
+        acting = asyncio.create_task(it.desk.act("deny", BOB, held.ticket.id))
+        await stands.wait()
+        other.desk._journal = Journal()
+        with pytest.raises(StoreUnavailable):
+            await other.desk.act("approve", BOB, held.ticket.id)
+        assert (await other.held()).why == "pending"
+        goes_on.set()
+        await acting
+        with pytest.raises(MovedOn, match="denied"):
+            await other.desk.act("approve", BOB, held.ticket.id)
+
+
+async def test_a_gateway_that_stands_still_keeps_nothing_locked(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends its transaction: what it had locked is free, and what it had done is not done."""
+    monkeypatch.setattr("approvals.postgres_database.IDLE_S", 0.1)
+    async with bench(url := server.create(), limit_s=0.5) as it:
+        monkeypatch.undo()
+        held = await it.held()
+        async with bench(url, clock=it.clock) as other:
+            stands = asyncio.Event()
+
+            async def work(ledger: Ledger) -> None:
+                filed = await ledger.whole(held.ticket.id)
+                assert filed is not None
+                assert await ledger.move(filed, State.DENIED, it.clock.now)
+                stands.set()
+                await ended.wait()
+                await ledger.hold(held.ticket.id)
+
+            ended = asyncio.Event()
+            standing = asyncio.create_task(it.store.write(work, patience_s=60))
+            await stands.wait()
+            shown = await other.desk.act("approve", BOB, held.ticket.id)
+            assert shown["state"] == "approved"
+            ended.set()
+            with pytest.raises(StoreUnavailable):
+                await standing
+            await other.claimed()
+
+
+async def test_two_who_decide_at_once_both_count(server: Postgres) -> None:
+    """A quorum of two, given at the same moment at two gateways: one after the other, and neither is turned away."""
+    url = server.create()
+    async with bench(url) as one, bench(url, clock=one.clock) as other:
+        for amount in range(10):
+            held = await one.held(effect({"n": amount}), terms=type(TERMS)(1, 3600, TERMS.approvers, 2))
+            shown = await asyncio.gather(
+                one.desk.act("approve", BOB, held.ticket.id), other.desk.act("approve", CAROL, held.ticket.id)
+            )
+            assert sorted(str(ticket["state"]) for ticket in shown) == ["approved", "pending"]
+
+
+async def test_replicas_that_open_one_ticket_at_once_hold_one(server: Postgres) -> None:
+    """Whoever comes second is told of the ticket of the first; one `request` is recorded."""
+    url = server.create()
+    async with bench(url) as one, bench(url, clock=one.clock) as other:
+        for number in range(10):
+            settled = await asyncio.gather(*(it.held(effect({"n": number})) for it in (one, other) for _ in range(5)))
+            assert {held.why for held in settled} == {"pending"}
+            assert len({held.ticket.id for held in settled}) == 1
+        assert len(one.journal.kept) + len(other.journal.kept) == 10
+
+
+async def test_the_limit_of_tickets_is_exact_over_replicas(server: Postgres) -> None:
+    """A requester who asks many gateways at once has as many tickets as one may."""
+    url = server.create()
+    async with (
+        bench(url, tickets_per_hour=5) as one,
+        bench(url, clock=one.clock, tickets_per_hour=5) as other,
+    ):
+        asked = [it.settle(effect({"n": number})) for number in range(10) for it in (one, other)]
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert len((await one.desk.page(BOB))[0]) == 5
+
+
+async def test_a_deadlock_that_the_server_ends_is_nobodys_fault(server: Postgres) -> None:
+    """The transaction that was rolled back is done once more: it had done nothing but in the database."""
+    url = server.create()
+    async with bench(url) as one, bench(url, clock=one.clock) as other:
+        ids = [await one.approved(effect({"n": number})) for number in range(2)]
+        both = asyncio.Barrier(2)
+        met: list[str] = []
+
+        def crossing(it: Bench, order: list[str]) -> Any:
+            async def work(ledger: Ledger) -> str:
+                await ledger.hold(order[0])
+                if it not in seen:
+                    seen.append(it)
+                    await both.wait()
+                await ledger.hold(order[1])
+                met.append(order[0])
+                return order[0]
+
+            return work
+
+        seen: list[Bench] = []
+        done = await asyncio.gather(
+            one.store.write(crossing(one, ids)), other.store.write(crossing(other, ids[::-1]))
+        )
+        assert sorted(done) == sorted(ids)
+
+
+async def test_many_starts_migrate_once(server: Postgres) -> None:
+    """Workers of several replicas that start together on an empty database: it is migrated once, and all serve."""
+    url = server.create()
+    stores = [Store(url, [KEY]) for _ in range(6)]
+    await asyncio.gather(*(store.start() for store in stores))
+    for store in stores:
+        await store.close()
+    assert server.sql("SELECT version_num FROM alembic_version", url.rpartition("/")[2]) == newest()
+
+
+async def test_a_role_that_may_not_change_tables_serves(server: Postgres) -> None:
+    """The grants of docs/operations.md are enough to serve, and not enough to migrate."""
+    url = server.create("granted")
+    server.sql("CREATE ROLE ostiary LOGIN PASSWORD 'canary'")
+    theirs = server.url_of("granted", "ostiary", "canary")
+    with pytest.raises(StoreUnavailable, match="permission denied"):
+        await Store(theirs, [KEY]).start()
+    await migrate(url)
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    (grants,) = re.findall(r"```sql\n(\s+GRANT.*?)```", page, re.DOTALL)
+    for statement in grants.split(";")[:-1]:
+        server.sql(statement, "granted")
+    async with bench(theirs) as it:
+        await it.approved()
+        use = await it.claimed()
+        await it.desk.sent(use)
+        await it.desk.finish(use, Run.EXECUTED)
+        await it.desk.sweep()
+    with pytest.raises(RuntimeError, match="permission denied"):
+        server.sql("SET ROLE ostiary; UPDATE alembic_version SET version_num = '9999'", "granted")
+
+
+async def test_what_a_backup_brings_back_is_taken_back_by_the_page(server: Postgres) -> None:
+    """docs/operations.md's statement: an approval that was used after the backup runs nothing a second time."""
+    url = server.create()
+    async with bench(url) as it:
+        await it.approved()
+        clock = it.clock
+    server.sql(f'CREATE DATABASE restored TEMPLATE "{url.rpartition("/")[2]}"')
+    async with bench(url, clock=clock) as it:
+        await it.claimed()
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    (statement,) = re.findall(r"```sql\n(UPDATE tickets.*?)```", page, re.DOTALL)
+    server.sql('CREATE DATABASE untouched TEMPLATE "restored"')
+    server.sql(statement, "restored")
+    async with bench(server.url_of("untouched"), clock=clock) as it:
+        await it.claimed()  # without the statement it would
+    async with bench(server.url_of("restored"), clock=clock) as it:
+        assert (await it.held()).why == "pending"
+
+
+@pytest.mark.parametrize("part", ["password", "query", "odd"])
+async def test_credentials_are_in_no_error(server: Postgres, part: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Wrong, right or unreadable: what whoever starts the gateway reads names host and database alone."""
+    url = server.create()
+    address = url.rpartition("@")[2]
+    given = {
+        "password": f"postgresql://postgres:canary-secret@{address}",
+        "query": f"postgresql://postgres@{address}?password=canary-secret",
+        "odd": f"postgresql://postgres:canary:canary-secret/x@{address}",
+    }[part]
+    store = Store(given, [KEY])
+    with pytest.raises(StoreUnavailable) as told:
+        await store.start()
+    assert "canary" not in str(told.value) + caplog.text
+    assert part == "odd" or str(told.value).startswith(f"postgresql://{address}"), told.value
+    assert part == "odd" or "password authentication failed" in str(told.value)
+
+
+def test_a_remote_clock_goes_on_by_this_process_alone() -> None:
+    """A host's clock that steps changes nothing; a slow answer counts as the later time, a quick one is kept."""
+    steady = 100.0
+
+    def monotonic() -> float:
+        return steady
+
+    clock = RemoteClock(monotonic)
+    clock.hear(steady - 0.001, 5_000.0)
+    assert clock() == pytest.approx(5_000.001)
+    steady += 10
+    assert clock() == pytest.approx(5_010.001)
+    clock.hear(steady - 1.5, 5_009.0)  # it took 1.5 s, and tells nothing new
+    assert clock() == pytest.approx(5_010.001)
+    clock.hear(steady - 1.5, 9_000.0)  # the server's clock was set
+    assert clock() == pytest.approx(9_001.5)
+
+
+async def test_gateways_with_wrong_clocks_agree(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are the server's: what one gateway an hour behind opens, another one an hour ahead approves and uses."""
+    url = server.create()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    stores = [Store(url, [KEY]) for _ in range(2)]
+    for store in stores:
+        await store.start()
+    one, other = (Desk(store, Journal(), page_url=PAGE, issuers=[ISSUER]) for store in stores)
+    terms = type(TERMS)(1, 60, TERMS.approvers, 1)
+    held = await one.settle(effect(), claims={}, terms=terms, reasons=(), mask=())
+    assert isinstance(held, Held)
+    assert abs(held.ticket.created_at - real()) < 5
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    await other.act("approve", BOB, held.ticket.id)
+    assert isinstance(await other.settle(effect(), claims={}, terms=terms, reasons=(), mask=()), Claimed)
+    for store in stores:
+        await store.close()
