@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -78,7 +77,7 @@ class Courier:
         send: Send,
         told: Callable[[Attempt], None],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         poll_s: float = POLL_S,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -86,7 +85,7 @@ class Courier:
         self._outbox = outbox
         self._send = send
         self._told = told
-        self._clock = clock
+        self._clock = clock or store.now
         self._poll_s = poll_s
         self._chance = chance
         self._busy: dict[str, asyncio.Task[None]] = {}

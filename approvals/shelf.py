@@ -7,7 +7,6 @@ says is believed only while its seals open (docs/tasks.md, "A held call as a tas
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -40,14 +39,14 @@ class Shelf:
         store: Store,
         *,
         owner: str,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         lease_s: float = LEASE_S,
         keep_s: float = 3600.0,
         per_subject: int = 100,
     ) -> None:
         self._store = store
         self._owner = owner
-        self._clock = clock
+        self._clock = clock or store.now
         self.lease_s = lease_s
         self._keep_s = keep_s
         self._per_subject = per_subject

@@ -333,9 +333,7 @@ class House:
         await self._open_record()
         self._outbox = Outbox([webhook.hook for webhook in self._plan.webhooks], self._plan.page_url)
         keys = derive_keys(self._plan.seal_keys, "tickets")
-        self._store = Store(
-            self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox
-        )
+        self._store = Store(self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox)
         # The file's lock says that nobody else is this owner; another gateway on this host has another file.
         owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
         desk = Desk(

@@ -137,14 +137,14 @@ async def test_a_server_without_room_runs_nothing(server: Postgres) -> None:
     async with bench(url) as it:
         await it.approved()
         await it.store._database.engine.dispose()
-        server.sql("CREATE ROLE crowd LOGIN PASSWORD 'crowd'")
+        server.sql("CREATE ROLE crowd LOGIN PASSWORD 'let-me-in'")
         server.sql("ALTER DATABASE crowded CONNECTION LIMIT 0")
         server.sql("GRANT ALL ON ALL TABLES IN SCHEMA public TO crowd", "crowded")
-        store = Store(server.url_of("crowded", "crowd", "crowd"), [KEY])
+        store = Store(server.url_of("crowded", "crowd", "let-me-in"), [KEY])
         with pytest.raises(StoreUnavailable, match="too many connections"):
             await store.start()
         server.sql("ALTER DATABASE crowded CONNECTION LIMIT -1")
-        store = Store(server.url_of("crowded", "crowd", "crowd"), [KEY])
+        store = Store(server.url_of("crowded", "crowd", "let-me-in"), [KEY])
         await store.start()
         other = Bench(store, clock=it.clock)
         await store._database.engine.dispose()
