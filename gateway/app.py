@@ -42,7 +42,7 @@ from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
 from gateway.elicitation import Elicitation
-from gateway.engines import make_engine, name_setting
+from gateway.engines import make_engine, name_setting, tell_replaced
 from gateway.eras import Eras
 from gateway.errands import Errands
 from gateway.foresight import Foresight
@@ -68,6 +68,7 @@ from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.target import UpstreamLimits
 from gateway.webhooks import WebhookSender
 from policies.port import Engine
+from policies.reloading import Replaced
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
@@ -132,7 +133,7 @@ class House:
         desk, owner = await self._open_desk()
         sink = self._sink
         shelf = await self._take_over(desk, owner)
-        self._policy = policy = self.make_policy()
+        self._policy = policy = make_engine(plan, self._replaced)
         try:
             await policy.start()
         except PolicyUnavailable as error:
@@ -380,8 +381,11 @@ class House:
         await self._sink.append(admin_record(act, by, facts))
 
     def make_policy(self) -> Engine:
-        """The policy engine, not yet started."""
+        """The policy engine as it is now, not yet started: whatever its bundle becomes."""
         return make_engine(self._plan)
+
+    def _replaced(self, replaced: Replaced) -> None:
+        tell_replaced(replaced, self._telemetry.replaced, self._sink.note)
 
     def make_tokens(self) -> Tokens:
         """The issuers and their keys, not yet loaded."""
@@ -419,7 +423,7 @@ class House:
         looked_after = not self._caring.done() and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
-        shared = {"approvals": store.healthy}
+        shared = {"approvals": store.healthy, "policy": not policy.fault}
         if self._plan.settings.policy.engine == "opa":
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
         replicas = self._http.replicas()
@@ -434,6 +438,7 @@ class House:
                 "held_tasks_running": len(self._errands.running),
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
+                "policy_current": not policy.fault,
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
                 "audit_checkpoint_age_seconds": self._keeper.age_s if self._keeper else 0.0,

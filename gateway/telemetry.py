@@ -125,6 +125,7 @@ class Telemetry:
         )  # fmt: skip
         self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
         self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
+        self._replaced = counter("policy_bundles", "Other bundles that were found, and what of them.", ("result",))
         self._legacy = counter("legacy_requests", "Requests of older revisions.", ("server", "revision"))
         self._past = counter("upstream_legacy_requests", "Requests to older servers.", ("server", "revision"))
         self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
@@ -204,6 +205,10 @@ class Telemetry:
     def errand(self, event: str) -> None:
         """Something happened to a held call that is a task."""
         self._errands[event].inc()
+
+    def replaced(self, taken: bool) -> None:
+        """Another bundle was found: it judges now, or may not."""
+        self._replaced.labels("taken" if taken else "refused").inc()
 
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import orjson
 
-from policies.bundles import load_bundle
+from policies.bundles import Bundle
 from policies.generation import Bounds, Generation
 from policies.plain import SELF_CHECK
+from policies.reloading import LOOK_EVERY_S, Folder, Replaced, compare, prove
 from policies.verdict import PolicyUnavailable, Verdict, read_verdict
 
 # Policies answer with few different texts: reading each once is enough. Reading is pure: no decision is cached.
@@ -31,11 +33,21 @@ class EmbeddedPolicy:
         deadline_s: float = 0.5,
         evaluators: int = 2,
         memory_bytes: int = 1 << 30,
+        replaced: Callable[[Replaced], None] | None = None,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
+        """`replaced` hears what became of every bundle that comes to lie there; without it none is looked for."""
         self._path = path
         self._bounds = Bounds(deadline_s=deadline_s, evaluators=evaluators, memory_bytes=memory_bytes)
+        self._folder = Folder(path)
+        self._replaced = replaced
+        self._look_every_s = look_every_s
+        self._bundle: Bundle | None = None
         self._generation: Generation | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
         self._read: dict[tuple[str, bytes], Verdict] = {}
+        self._fault = ""
         self.evaluations = 0
         """How often the policy was asked, answered or not."""
 
@@ -55,19 +67,66 @@ class EmbeddedPolicy:
         return "" if self.ready else "no evaluator holds the bundle"
 
     @property
+    def fault(self) -> str:
+        """Why the bundle that lies at `path` is not the one that judges, `""` if it is."""
+        if self._watching is not None and self._watching.done() and self._generation is not None:
+            return "nobody looks for another bundle: a defect"
+        return self._fault
+
+    @property
     def pids(self) -> list[int]:
         """The evaluators' process ids, for operators and tests."""
         return self._generation.pids if self._generation is not None else []
 
     async def start(self) -> None:
         """Load the bundle, start the evaluators, ask the self-check. Raises `PolicyUnavailable` naming the file."""
-        bundle = await asyncio.to_thread(load_bundle, self._path)
+        bundle = await asyncio.to_thread(self._folder.load)
+        self._generation, self._bundle = await self._begin(bundle), bundle
+        if self._replaced is not None:
+            self._watching = asyncio.create_task(self._watch(bundle, self._replaced))
+
+    async def _begin(self, bundle: Bundle) -> Generation:
         generation = Generation(bundle, self._bounds, SELF_CHECK)
         try:
             await generation.start()
         except PolicyUnavailable as error:
             raise PolicyUnavailable(f"{os.fspath(self._path)}: {error}") from error
-        self._generation = generation
+        except BaseException:
+            await generation.close()
+            raise
+        return generation
+
+    async def _watch(self, live: Bundle, replaced: Callable[[Replaced], None]) -> None:
+        """Replace the bundle by every other one that comes to lie at the path and may judge."""
+        while True:
+            await asyncio.sleep(self._look_every_s)
+            after = ""
+            try:
+                found = await asyncio.to_thread(self._folder.load_if_changed)
+                if found is None:
+                    continue
+                after = found.revision
+                if compare(live, found):
+                    await self._replace(found)
+                    before, live = live, found
+                    replaced(Replaced(before.revision, after))
+                self._fault = ""
+            except PolicyUnavailable as error:
+                if self._fault != str(error):  # once, though it is tried again: its tests may just have been too slow
+                    self._fault = str(error)
+                    replaced(Replaced(live.revision, after, self._fault))
+                self._folder.try_again_later()
+
+    async def _replace(self, bundle: Bundle) -> None:
+        """Everything that can fail, then one assignment: who asked before it is judged by the old bundle, whole."""
+        await asyncio.to_thread(prove, bundle, lambda: self._generation is None)
+        generation = await self._begin(bundle)
+        old, self._generation, self._bundle = self._generation, generation, bundle
+        self._read.clear()
+        if old is not None:
+            retiring = asyncio.create_task(old.retire())
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
 
     async def judge(self, question: bytes) -> Verdict:
         """The input document as JSON text -> `Verdict`. Raises `PolicyUnavailable` for everything else."""
@@ -93,5 +152,9 @@ class EmbeddedPolicy:
     async def close(self) -> None:
         """End the evaluators. Questions that wait are refused."""
         generation, self._generation = self._generation, None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
         if generation is not None:
             await generation.close()
+        await asyncio.gather(*self._retiring)

@@ -114,6 +114,16 @@ class Generation:
             self._schedule(now)
         return await question.answered
 
+    async def retire(self) -> None:
+        """Answer what was asked already, then `close`. Nothing more may be asked; ends with the last deadline."""
+        end = self._loop.time() + self._bounds.deadline_s
+        while self._loop.time() < end and self._is_busy():  # noqa: ASYNC110 - once per bundle
+            await asyncio.sleep(TICK_S)
+        await self.close()
+
+    def _is_busy(self) -> bool:
+        return bool(self._waiting) or any(one.asked for one in (*self._evaluators, *self._retired))
+
     async def close(self) -> None:
         """End all processes and refuse what waits."""
         self._closed = True
@@ -261,7 +271,7 @@ class Generation:
             _refuse(self._dequeue(), "overloaded: no evaluator was free within the deadline")
         self._hand_out(now)
         self._grow()
-        if self._waiting or self._ending or any(e.asked for e in [*self._evaluators, *self._retired]):
+        if self._ending or self._is_busy():
             self._schedule(now)
 
     def _judge_pace(self, evaluator: Evaluator, now: float) -> None:

@@ -141,6 +141,11 @@ class OpaPolicy:
         return self._breaker.why
 
     @property
+    def fault(self) -> str:
+        """None: which bundle judges is OPA's to know."""
+        return ""
+
+    @property
     def pids(self) -> list[int]:
         """None: OPA is somebody else's process."""
         return []

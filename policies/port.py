@@ -46,6 +46,11 @@ class Engine(Policy, Protocol):
         ...
 
     @property
+    def fault(self) -> str:
+        """Why the newest bundle is not the one that judges, `""` if it is, as far as this engine knows."""
+        ...
+
+    @property
     def pids(self) -> list[int]:
         """The engine's own processes; none where it is asked over the network."""
         ...

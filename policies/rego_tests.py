@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from policies import frames
-from policies.bundles import DECISION, load_bundle
+from policies.bundles import DECISION, Bundle, load_bundle
 from policies.process import connect_blocking
 from policies.verdict import PolicyUnavailable
 
@@ -31,7 +31,13 @@ def run_tests(path: str | os.PathLike[str], *, timeout_s: float = 10.0) -> list[
 
     Raises `PolicyUnavailable` naming the file when the bundle or a test file can't be loaded at all.
     """
-    bundle = load_bundle(path)
+    return run_bundle_tests(load_bundle(path), timeout_s=timeout_s)
+
+
+def run_bundle_tests(
+    bundle: Bundle, *, timeout_s: float, given_up: Callable[[], bool] = lambda: False
+) -> list[Outcome]:
+    """The same of a bundle that was read. Tests that are not run because of `given_up` have not passed."""
     load = {
         "modules": [[module.name, module.text] for module in (*bundle.modules, *bundle.tests)],
         "data": bundle.data,
@@ -44,14 +50,16 @@ def run_tests(path: str | os.PathLike[str], *, timeout_s: float = 10.0) -> list[
     outcomes: list[Outcome] = []
     while len(outcomes) == 0 or len(outcomes) < len(names):
         # Again from the first test that has no outcome: one that never ends, or crashes, costs its process.
-        names, more = _run_from(len(outcomes), json.dumps(load).encode(), timeout_s)
+        names, more = _run_from(len(outcomes), json.dumps(load).encode(), timeout_s, given_up)
         outcomes += more
         if not names:
             break
     return outcomes
 
 
-def _run_from(first: int, load: bytes, timeout_s: float) -> tuple[list[str], list[Outcome]]:
+def _run_from(
+    first: int, load: bytes, timeout_s: float, given_up: Callable[[], bool]
+) -> tuple[list[str], list[Outcome]]:
     channel, process = connect_blocking()
     try:
         with channel:
@@ -64,6 +72,9 @@ def _run_from(first: int, load: bytes, timeout_s: float) -> tuple[list[str], lis
             names: list[str] = json.loads(payload)["tests"]
             outcomes: list[Outcome] = []
             for name in names[first:]:
+                if given_up():
+                    outcomes.append(Outcome(name, False, "was not run: the time for all tests was over"))
+                    continue
                 channel.sendall(frames.pack_frame(frames.TEST, 0, name.encode()))
                 try:
                     answer = next(heard, None)
