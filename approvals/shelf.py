@@ -7,12 +7,12 @@ says is believed only while its seals open (docs/tasks.md, "A held call as a tas
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import Select, case, delete, func, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.errand import Errand, Questions, Recipe, Stage
@@ -31,7 +31,7 @@ class Shelf:
     """One worker's way to the errands; several share a store. `owner` names the worker in its leases.
 
     `per_subject`: how many errands one requester may have, ended ones included. `keep_s`: how long one outlives its
-    ticket's time, and so how long a result is kept.
+    ticket's time, and so how long a result is kept. `clock`: for tests; else the store's.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Shelf:
     ) -> None:
         self._store = store
         self._owner = owner
-        self._clock = clock or store.now
+        self.clock = clock or store.now
         self.lease_s = lease_s
         self._keep_s = keep_s
         self._per_subject = per_subject
@@ -56,7 +56,7 @@ class Shelf:
 
         Raises `StoreUnavailable`; a row may then be there that nobody knows of, and the next who asks gets it.
         """
-        asked, now = ticket.asked, self._clock()
+        asked, now = ticket.asked, self.clock()
 
         async def work(ledger: Ledger) -> tuple[Errand, str] | None:
             await ledger.connection.execute(delete(errands).where(errands.c.expires_at <= now, _is(asked)))
@@ -84,6 +84,24 @@ class Shelf:
         """The errand that is open for this ticket, and the id that its owner holds. Raises `StoreUnavailable`."""
         return await self._store.read(lambda ledger: self._open_one(ledger, ticket_id))
 
+    async def stages(self, errand_ids: Collection[str]) -> dict[str, tuple[Stage, str]]:
+        """Those of these errands whose time is not over: their stage, and the server's own task where it made one.
+
+        Raises `StoreUnavailable`.
+        """
+        told = case((errands.c.state == Stage.RELAYED, errands.c.told), else_=null()).label("told")
+        query = select(errands.c.id, errands.c.state, told)
+        query = query.where(errands.c.id.in_(list(errand_ids)), errands.c.expires_at > self.clock())
+
+        async def work(ledger: Ledger) -> dict[str, tuple[Stage, str]]:
+            found = {}
+            for row in (await ledger.connection.execute(query)).all():
+                made = b"{}" if row.told is None else self._unseal(row.id, f"told {row.state}", row.told)
+                found[row.id] = Stage(row.state), orjson.loads(made).get("task", "")
+            return found
+
+        return await self._store.read(work)
+
     async def find(self, errand_id: str) -> Errand | None:
         """The errand, unless its time is over. Raises `StoreUnavailable`."""
         return await self._store.read(lambda ledger: self._find(ledger, errand_id))
@@ -109,7 +127,7 @@ class Shelf:
 
     async def take(self, errand: Errand) -> Errand | None:
         """Take the lease of one that is still what was read: it runs here, and nowhere else. None: it moved on."""
-        until = self._clock() + self.lease_s
+        until = self.clock() + self.lease_s
         return await self._move(replace(errand, stage=Stage.RUNNING, owner=self._owner, lease_until=until), errand)
 
     async def tell(
@@ -135,7 +153,7 @@ class Shelf:
 
     async def renew(self, errand: Errand) -> float:
         """Hold the lease longer -> until when; 0 where it is lost. Raises `StoreUnavailable`."""
-        until = self._clock() + self.lease_s
+        until = self.clock() + self.lease_s
         query = update(errands).where(errands.c.id == errand.id, errands.c.version == errand.version)
 
         async def work(ledger: Ledger) -> float:
@@ -155,7 +173,7 @@ class Shelf:
 
     async def sweep(self) -> int:
         """Take away what has outlived its time -> how many."""
-        due = select(errands.c.id).where(errands.c.expires_at <= self._clock()).limit(MOST_AT_ONCE)
+        due = select(errands.c.id).where(errands.c.expires_at <= self.clock()).limit(MOST_AT_ONCE)
 
         async def work(ledger: Ledger) -> int:
             ids = list((await ledger.connection.execute(due)).scalars())
@@ -169,7 +187,7 @@ class Shelf:
         return gone
 
     async def _move(self, after: Errand, before: Errand) -> Errand | None:
-        after = replace(after, version=before.version + 1, updated_at=self._clock())
+        after = replace(after, version=before.version + 1, updated_at=self.clock())
         values: dict[str, Any] = {
             "version": after.version, "state": after.stage, "owner": after.owner, "lease_until": after.lease_until,
             "updated_at": after.updated_at, "expires_at": after.expires_at,
@@ -190,7 +208,7 @@ class Shelf:
         return await self._one(ledger, select(*_light).where(errands.c.id == errand_id))
 
     async def _one(self, ledger: Ledger, query: Select[Any]) -> Errand | None:
-        row = (await ledger.connection.execute(query.where(errands.c.expires_at > self._clock()))).one_or_none()
+        row = (await ledger.connection.execute(query.where(errands.c.expires_at > self.clock()))).one_or_none()
         if row is None:
             return None
         told = {} if row.told is None else orjson.loads(self._unseal(row.id, f"told {row.state}", row.told))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
@@ -113,7 +112,6 @@ class Errands:
     delivery: Delivery
     result_bytes: int = 1 << 22
     count: Callable[[str], None] = lambda _: None
-    clock: Callable[[], float] = time.time
     running: dict[str, Going] = field(default_factory=dict)
 
     async def take_in(self, passage: Passage, held: Held, ticket: Mapping[str, Any]) -> Refused | None:
@@ -152,7 +150,7 @@ class Errands:
 
     def _recipe(self, errand_id: str, ticket_id: str, passage: Passage, call: Call, owner: _Owner) -> Recipe:
         task = Task("", "", call.name or "", ticket_id, errand_id)
-        handle = self.handles.mint_errand(task, *owner, self.clock())
+        handle = self.handles.mint_errand(task, *owner, self.shelf.clock())
         headers = (
             (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
             (b"mcp-method", call.method.encode()),
@@ -167,15 +165,18 @@ class Errands:
 
         Raises `StoreUnavailable`.
         """
+        ours = {task.errand for task in tasks.found if task is not None and task.errand}
+        if not ours:
+            return tasks
+        stages = await self.shelf.stages(ours)
         found, why = list(tasks.found), tasks.why
         for at, task in enumerate(found):
             if task is None or not task.errand:
                 continue
-            errand = await self.shelf.find(task.errand)
-            if errand is None:
+            if task.errand not in stages:
                 found[at], why = None, why or "errand: its time is over"
-            elif errand.stage is Stage.RELAYED:
-                found[at] = replace(task, id=errand.told["task"])
+            else:
+                found[at] = replace(task, id=stages[task.errand][1])
         return OpenedTasks(tuple(found), why)
 
     async def attend(self, passage: Passage, received: Received, house: House) -> None:
@@ -209,7 +210,7 @@ class Errands:
     ) -> tuple[Errand, str]:
         """Take the one step that follows -> the errand after it, and what is said of it."""
         errand, filed = await self._look(task)
-        step = next_step(errand, filed, self.clock())
+        step = next_step(errand, filed, self.shelf.clock())
         why = "" if filed is None else filed.ticket.state.value
         if step == RUN:
             recipe = await self.shelf.recipe(errand)
@@ -285,7 +286,7 @@ class Errands:
             if serving.done():
                 break
             with contextlib.suppress(StoreUnavailable):
-                is_late = until - self.clock() < self.shelf.lease_s * 2 / 3
+                is_late = until - self.shelf.clock() < self.shelf.lease_s * 2 / 3
                 until = await self.shelf.renew(errand) if is_late else until
                 if not until or not (is_late or await self.shelf.is_held(errand)):
                     serving.cancel()
@@ -325,7 +326,7 @@ class Errands:
         result = answer["result"]
         if passage.outcome == "task" and passage.made_task is not None:
             lives_s = LONGEST_S if result.get("ttlMs") is None else result["ttlMs"] / 1000 + GRACE_S
-            return Stage.RELAYED, {"task": passage.made_task.id}, self.clock() + min(max(lives_s, 0), LONGEST_S)
+            return Stage.RELAYED, {"task": passage.made_task.id}, self.shelf.clock() + min(max(lives_s, 0), LONGEST_S)
         if passage.outcome == "input_required":
             leg = 1 if passage.opened_state is None else passage.opened_state.leg + 1
             asked = asked_by(result, leg)

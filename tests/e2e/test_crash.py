@@ -43,8 +43,11 @@ SENT = (
 STEPS = (*UNUSED, *NEVER_SENT, *SENT)
 NOT_TAKEN = "before the leg is taken"
 LEG_STEPS = (NOT_TAKEN, "after the leg is taken", *NEVER_SENT[1:], *SENT)
+NOT_BEGUN, KEPT = "before the lease is taken", "after the result is kept"
+ERRAND_STEPS = (NOT_BEGUN, "after the lease is taken", *STEPS, "before the result is kept", KEPT)
 NOT_RECORDED = ("after the use is consumed", "after the leg is taken")
 ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
+FOLLOWS: dict[str, Any] = {**ELICITS, "extensions": {"io.modelcontextprotocol/tasks": {}}}
 FORM = {"mode": "form", "message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
 QUESTION = {"inputRequests": {"sure": {"method": "elicitation/create", "params": FORM}}, "requestState": "its own"}
 YES = {"sure": {"action": "accept", "content": {}}}
@@ -152,6 +155,40 @@ class Scene:
         given = send(self.stack.http, ask_api(url, bob, {"comment": "fine"}))
         assert given.status // 100 == 2, given.text
         return str(held.ticket["id"])
+
+    def hold(self, amount: int) -> tuple[str, str]:
+        """Have the transfer held as a task, and let Bob say yes; her id of it, and the ticket's."""
+        arguments = {"from_account": "operating", "to_account": "payroll", "amount_cents": amount}
+        held = self.ask("tools/call", {"name": "transfer_funds", "arguments": arguments})
+        assert held is not None
+        assert held.document["result"]["resultType"] == "task", held.text
+        again = self.call(amount)  # which is told of the ticket
+        assert again is not None
+        bob = self.stack.mint("bob", "approvals", "approvals:read approvals:decide")
+        url = f"{self.stack.house.approvals_url}/{again.ticket['id']}/approve"
+        given = send(self.stack.http, ask_api(url, bob, {"comment": "fine"}))
+        assert given.status // 100 == 2, given.text
+        return str(held.document["result"]["taskId"]), str(again.ticket["id"])
+
+    def ask(self, method: str, params: dict[str, Any]) -> Answer | None:
+        """A request of a client that can follow tasks; `None` where the connection broke without an answer."""
+        token = self.stack.mint("alice", "payments", "mcp:use bank:read payments:write")
+        ask = ask_mcp(self.stack.house.endpoint("payments"), token, method, params, capabilities=FOLLOWS)
+        try:
+            return send(self.stack.http, ask)
+        except httpx.TransportError:
+            return None
+
+    def follow(self, handle: str) -> dict[str, Any]:
+        """Poll until the task has ended -> what it tells."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            told = self.ask("tasks/get", {"taskId": handle})
+            if told is not None and told.status == 200 and told.document["result"]["status"] != "working":
+                result: dict[str, Any] = told.document["result"]
+                return result
+            time.sleep(0.05)
+        pytest.fail("the task did not end")
 
     def begin(self, amount: int) -> tuple[str, str]:
         """Let the approved transfer be asked for an answer; the ticket's id, and the state that goes on with it."""
@@ -318,6 +355,38 @@ def die_while_it_asks(scene: Scene, step: str) -> None:
     scene.expect_unknown(ticket, before)
 
 
+def die_on_an_errand(scene: Scene, step: str) -> None:
+    """One held call that is a task and was approved, one death at `step` of the run that a poll begins."""
+    amount = next(_amounts)
+    handle, ticket = scene.hold(amount)
+    victim = scene.arm(step)
+    scene.ask("tasks/get", {"taskId": handle})
+    scene.await_successor(victim)
+    executed = scene.upstream.executed[amount]
+    told = scene.follow(handle)
+    assert scene.follow(handle) == told
+    if step == NOT_BEGUN:
+        assert (executed, told["status"], scene.upstream.executed[amount]) == (0, "completed", 1), told
+        return
+    assert scene.upstream.executed[amount] == executed, "a poll ran it once more"
+    if step == KEPT or (step == "after the upstream's reply" and told["status"] == "completed"):
+        assert (executed, told["status"]) == (1, "completed"), told
+        return
+    assert (told["status"], told["error"]["code"]) == ("failed", 40304), told
+    assert "unknown" in told["error"]["message"]
+    assert executed == (1 if step in SENT or step == "before the result is kept" else 0)
+    again = scene.call(amount)
+    assert again is not None
+    if step in (*UNUSED, "after the lease is taken"):  # nothing was consumed: the approval is as good as ever
+        assert (again.status, scene.upstream.executed[amount]) == (200, 1), again.text
+        return
+    assert scene.upstream.executed[amount] == executed, "the repeated call ran"
+    if step == "before the result is kept" or scene.runs(ticket) == ["executed"]:
+        assert again.code == 40303, again.text
+        return
+    assert (again.code, scene.runs(ticket)) == (40304, ["unknown"]), again.text
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_any_step_never_executes_twice(scene: Scene, step: str) -> None:
     """A crash costs a new approval at most, never a second execution, and what nobody knows is called unknown."""
@@ -343,6 +412,23 @@ def test_a_death_with_approved_answers_leaves_both_uses_or_neither(scene: Scene,
 def test_a_death_while_the_server_asks_is_unknown_like_any_other(scene: Scene, step: str) -> None:
     """Nobody has the question, so nobody can answer it: the call is not run again by itself."""
     die_while_it_asks(scene, step)
+    verify(scene)
+
+
+@pytest.mark.parametrize("step", ERRAND_STEPS)
+def test_a_death_at_any_step_of_a_held_calls_run_never_executes_twice(scene: Scene, step: str) -> None:
+    """What was begun is never taken up again: its task says that nobody knows, and the result that was kept stays."""
+    die_on_an_errand(scene, step)
+    verify(scene)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", ERRAND_STEPS)
+def test_twenty_deaths_at_each_step_of_a_held_calls_run(scene: Scene, step: str) -> None:
+    """The whole size of APR-13 for held calls that are tasks."""
+    for _ in range(20):
+        die_on_an_errand(scene, step)
     verify(scene)
 
 

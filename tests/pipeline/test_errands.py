@@ -503,8 +503,8 @@ async def test_what_is_kept_is_sealed_and_goes_with_its_time(tmp_path: Path) -> 
         assert "planted-result" in str(await follow(house, handle))
         assert not [file for file in tmp_path.glob("desk.db*") if b"planted-" in file.read_bytes()]  # noqa: ASYNC240
         shelf = house.corridor.errands.shelf
-        later = shelf._clock() + 100_000
-        shelf._clock = lambda: later
+        later = shelf.clock() + 100_000
+        shelf.clock = lambda: later
         status, error = await refused(house, about(handle))
         assert (status, error["code"], error["message"]) == (400, -32602, "There is no such task.")
         assert await shelf.sweep() == 1
