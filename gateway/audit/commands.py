@@ -18,7 +18,10 @@ from typing import Final
 import click
 import orjson
 
-from gateway.audit.checkpoints import SigningKey, VerifyKey, read_checkpoints, read_verify_key, write_checkpoint
+from gateway.audit.checkpoints import read_checkpoints, write_checkpoint
+from gateway.audit.evidence import Judgement, is_export, judge_export
+from gateway.audit.exporting import export
+from gateway.audit.keys import anchors_of, public_key, signing_key
 from gateway.audit.place import chains_of, give_up, place_of, placed
 from gateway.audit.query import time_of
 from gateway.audit.searching import search
@@ -36,6 +39,7 @@ def audit() -> None:
 
 
 audit.add_command(search)
+audit.add_command(export)
 
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
@@ -63,7 +67,7 @@ def verify(
 ) -> None:
     """Judge every chain; name the first bad record of each that is broken."""
     chains = chains_of(ctx, config, files)
-    trusted = [_public_key(text) for text in keys]
+    trusted = [public_key(text) for text in keys]
     if config is not None:
         place = place_of(ctx, config)
         if points is None and place.checkpoints is not None and place.checkpoints.exists():
@@ -73,13 +77,18 @@ def verify(
         checkpoints = read_checkpoints(points, trusted) if points else []
     except (OSError, ValueError) as error:
         give_up(f"checkpoints: {error}")
-    reports = verify_all(chains, checkpoints)
-    for report in reports:
+    exports = [path for writer, path in chains if writer is None and _is_export(path)]
+    chains = [(writer, path) for writer, path in chains if path not in exports]
+    judged = [judge_export(path, trusted, checkpoints) for path in exports]
+    # Who judges an export has no chains to find missing.
+    reports = verify_all(chains, checkpoints) if chains or not exports else []
+    told: list[Report | Judgement] = [*judged, *reports]
+    for report in told:
         click.echo(orjson.dumps(report.as_json()).decode() if as_json else _sentence(report))
     if points is not None and not as_json:
         whose = f"signed by {', '.join(key.id for key in trusted)}" if trusted else "signatures not looked at"
         click.echo(f"compared with {len(checkpoints)} checkpoints of {points}, {whose}")
-    _leave(reports)
+    _leave(reports, judged)
 
 
 @audit.command()
@@ -99,13 +108,13 @@ def checkpoint(
     show_key: bool,
 ) -> None:
     """Print `{writer, count, head}` of each chain, once all of them verify; keep it where a writer can't reach."""
-    key = _signing_key(ctx, config, key_env)
+    key = signing_key(ctx, config, key_env)
     if show_key:
         if key is None:
             give_up("there is no key: set audit.checkpoints.key_env's variable, or name one with --key-env")
         click.echo(key.public.text)
         return
-    reports = verify_all(chains_of(ctx, config, files), _anchors(ctx, config, key))
+    reports = verify_all(chains_of(ctx, config, files), anchors_of(ctx, config, key))
     for report in reports:
         if not report.whole:
             click.echo(_sentence(report), err=True)
@@ -126,41 +135,16 @@ def checkpoint(
         give_up(f"{output}: {error.strerror or error}")
 
 
-def _anchors(ctx: click.Context, config: Path | None, key: SigningKey | None) -> list[Checkpoint]:
-    """The configured second place's checkpoints: a chain whose oldest files are gone begins at one of them."""
-    place = place_of(ctx, config) if config else None
-    if place is None or place.checkpoints is None or not place.checkpoints.exists():
-        return []
+def _is_export(path: Path) -> bool:
     try:
-        return read_checkpoints(place.checkpoints, (key.public,) if key else ())
-    except (OSError, ValueError) as error:
-        give_up(f"checkpoints: {error}")
+        return is_export(path)
+    except OSError:
+        return False  # said when it is judged as a chain
 
 
-def _signing_key(ctx: click.Context, config: Path | None, key_env: str | None) -> SigningKey | None:
-    if key_env is None:
-        return place_of(ctx, config).key if config else None
-    try:
-        return SigningKey(os.environ.get(key_env, ""), key_env)
-    except ValueError as error:
-        give_up(str(error))
-
-
-def _public_key(text: str) -> VerifyKey:
-    """From base64url, or from a file that holds it."""
-    try:
-        return read_verify_key(text)
-    except ValueError:
-        pass
-    try:
-        return read_verify_key(Path(text).read_text("ascii"))
-    except (OSError, ValueError):
-        give_up("--public-key: neither 32 bytes in base64url nor a file that holds them")
-
-
-def _leave(reports: Sequence[Report]) -> None:
-    """Exit 1 where a chain is broken, 2 where one could not be read."""
-    if any(report.finding for report in reports):
+def _leave(reports: Sequence[Report], judged: Sequence[Judgement] = ()) -> None:
+    """Exit 1 where something is broken, 2 where it could not be read."""
+    if any(report.finding for report in reports) or any(one.finding for one in judged):
         sys.exit(1)
     if any(report.unread for report in reports):
         sys.exit(2)
@@ -197,7 +181,9 @@ def tail(
             follower.close()
 
 
-def _sentence(report: Report) -> str:
+def _sentence(report: Report | Judgement) -> str:
+    if isinstance(report, Judgement):
+        return _sentence_of_export(report)
     if report.unread:
         return f"{report.path}: could not be read: {report.unread}"
     if report.finding:
@@ -209,3 +195,16 @@ def _sentence(report: Report) -> str:
     since = f" from {report.first} on, where a checkpoint begins," if report.first > 1 else ""
     count = report.count - report.first + 1
     return f"{report.path}: whole, {count} records{since} of writer {report.writer}, head {report.head}"
+
+
+def _sentence_of_export(judged: Judgement) -> str:
+    if found := judged.finding:
+        where = f"{judged.path}: BROKEN at line {found.line}, record {found.seq}"
+        return f"{where}: {printable(found.why, 500)} [{found.kind}]"
+    parts = [
+        f"{chain['records']} of records {chain['first']} to {chain['count']} of writer {chain['writer']}"
+        f" ({chain['gaps']} gaps)"
+        for chain in judged.chains
+    ]
+    whose = f"signed by {judged.key}" if judged.key else "nobody's word was checked: give --public-key"
+    return f"{judged.path}: a whole export of {printable(judged.time, 40)}: {'; '.join(parts) or 'nothing'}; {whose}"

@@ -42,7 +42,6 @@ class CheckpointCourier:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         arrived = self._arrived & points.keys()
-        self._arrived.clear()
         for point, line in points.items():
             if point not in arrived:
                 self._waiting.setdefault(point, line)
@@ -52,8 +51,9 @@ class CheckpointCourier:
         if self._waiting:
             self._idle.clear()
             self._more.set()
-        if self._fault:
+        if self._fault and not arrived:
             raise OSError(self._fault)
+        self._arrived.clear()  # whoever keeps checkpoints asks for all that it still lacks
         return arrived
 
     async def close(self) -> None:

@@ -25,7 +25,6 @@ NO_COMMANDS = {"audit key id"}
 
 LATER = {
     "init", "decide", "explain", "policy", "registry", "evidence",
-    "audit export",
 }  # fmt: skip
 """Commands of the public face (design.md) that later versions bring; a page that shows one has to be about that."""
 

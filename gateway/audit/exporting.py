@@ -1,0 +1,114 @@
+"""`ostiary audit export`: records for others, as evidence (JSONL), for a spreadsheet (CSV), for a SIEM (OCSF).
+
+Every chain is judged while it is read, and of a broken one nothing is exported. Exit codes: 0 done, 1 a chain is
+broken, 2 it could not be read or written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO
+
+import click
+
+from gateway.audit.evidence import Selection
+from gateway.audit.forms import as_csv, as_ocsf, head_of_csv
+from gateway.audit.keys import anchors_of, signing_key
+from gateway.audit.place import chains_of, give_up, placed
+from gateway.audit.query import Query
+from gateway.audit.searching import asking
+from gateway.audit.trail import ChainOfFiles
+from gateway.contract.chain import Chain, Finding
+from gateway.contract.redaction import printable
+
+
+class _Broken(Exception):  # noqa: N818 - what was found
+    def __init__(self, name: str, finding: Finding) -> None:
+        super().__init__(f"{name}: BROKEN at record {finding.seq}: {finding.why} [{finding.kind}]")
+
+
+@click.command()
+@placed
+@asking
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "ocsf"]), default="jsonl", show_default=True)
+@click.option("--out", required=True, help="A new file; - for standard output.")
+@click.option("--key-env", help="The variable with the key that signs, where the configuration names none.")
+@click.pass_context
+def export(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    files: tuple[Path, ...],
+    *,
+    form: str,
+    out: str,
+    key_env: str | None,
+    **asked: str | None,
+) -> None:
+    """Write the records that all given options hold of, in a form for others."""
+    key = signing_key(ctx, config, key_env)
+    query = Query(**asked)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    selection = Selection(query.asked())
+    points = anchors_of(ctx, config, key)
+
+    def chosen() -> Iterator[bytes]:
+        if form == "csv":
+            yield head_of_csv()
+        ours = version("ostiary")
+        for writer, path in chains_of(ctx, config, files):
+            chain = Chain(writer, points)
+            began = False
+            source = ChainOfFiles(path)
+            for line in source.lines(newest_first=False):
+                if (read := chain.read(line)) is None:
+                    break
+                if not began:
+                    selection.begin(chain.writer, chain.first)
+                    began = True
+                if (record := query.read(line)) is None:
+                    continue
+                if form == "jsonl":
+                    yield from selection.take(line, read)
+                else:
+                    yield as_csv(record) if form == "csv" else as_ocsf(record, ours)
+            if (fault := chain.end()) is not None:
+                raise _Broken(source.name, fault)
+            if began and form == "jsonl":
+                yield from selection.end(chain.first, chain.count, chain.head)
+        if form == "jsonl":
+            yield selection.state(now, key)
+
+    try:
+        _write(out, chosen())
+    except _Broken as broken:
+        click.echo(printable(str(broken), 1000), err=True)
+        sys.exit(1)
+    except OSError as error:
+        give_up(f"{error.filename or out}: {error.strerror or error}")
+
+
+def _write(out: str, lines: Iterator[bytes]) -> None:
+    """All of it or no file. Raises `OSError`."""
+    if out == "-":
+        sys.stdout.buffer.writelines(lines)
+        return
+    path = Path(out)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            _fill(file, lines)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _fill(file: IO[bytes], lines: Iterator[bytes]) -> None:
+    file.writelines(lines)
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,238 @@
+"""`ostiary audit export`: evidence that is judged alone, cells that are no formulas, events that OCSF knows."""
+# ruff: noqa: ASYNC240 - nothing else runs on the loop while a test looks at files
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.audit.checkpoints import write_checkpoint
+from gateway.audit.commands import audit
+from gateway.audit.forms import OCSF_VERSION, as_csv, as_ocsf, head_of_csv
+from gateway.contract.chain import Checkpoint
+from gateway.contract.record import admin_record, approval_record
+from tests.contract.walked import REDACTOR, transition
+from tests.ports.test_audit import decision, opened, outcome, refusal
+from tests.ports.test_audit_checkpoints import KEY, OTHER
+from tests.ports.test_audit_rotation import call
+from tests.ports.test_audit_search import at
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "vectors/ocsf-1.8.0-api-activity.json").read_text())
+
+
+@pytest.fixture
+async def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two writers, one of them rotated; twelve calls, one of them thrice."""
+    monkeypatch.setenv("SIGNS", base64.urlsafe_b64encode(bytes(range(32))).decode())
+    file = tmp_path / "audit.jsonl"
+    sinks = [await opened(file, rotate_bytes=7000), await opened(file)]
+    for sink in sinks:
+        await call(sink, *range(12))
+    for sink in sinks:
+        await sink.close()
+    return file
+
+
+def ask(*words: str | Path) -> Result:
+    return CliRunner().invoke(audit, [str(word) for word in words])
+
+
+def export(file: Path, *words: str) -> Path:
+    out = file.with_name(f"evidence-{len(list(file.parent.iterdir()))}")
+    done = ask("export", "--file", file, "--out", out, *words)
+    assert (done.exit_code, done.output) == (0, "")
+    return out
+
+
+def verify(out: Path, *words: str | Path, key: str = KEY.public.text) -> Result:
+    return ask("verify", "--file", out, "--public-key", key, *words)
+
+
+async def test_evidence_is_verbatim_and_judged_alone(file: Path) -> None:
+    """Records stand as the chain holds them, gaps are named, and one key's word covers all of it."""
+    out = export(file, "--decision", f"{5:032x}", "--key-env", "SIGNS")
+    lines = out.read_bytes().splitlines(keepends=True)
+    records = [line for line in lines if b'"kind"' in line]
+    whole = b"".join(path.read_bytes() for path in sorted(file.parent.glob("audit.jsonl*")))
+    assert len(records) == 4
+    assert all(line in whole for line in records)
+    assert [json.loads(line)["gap"]["writer"] for line in lines if line.startswith(b'{"gap"')] == [0, 0, 1, 1]
+    for path in file.parent.glob("audit.jsonl*"):
+        path.unlink()
+    done = verify(out)
+    assert done.exit_code == 0, done.output
+    assert "2 of records 1 to" in done.output
+    assert f"signed by {KEY.public.id}" in done.output
+    assert verify(out, key=OTHER.public.text).exit_code == 1
+    assert "nobody's word was checked" in ask("verify", "--file", out).output
+    assert out.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_whole_record_is_an_export_without_gaps(file: Path) -> None:
+    """Without a filter every record is there; without a key it says that nobody signed."""
+    out = export(file)
+    told = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [chain["gaps"] for chain in told[-1]["export"]["chains"]] == [0, 0]
+    assert told[-1]["signature"] is None
+    assert ask("verify", "--file", out).exit_code == 0
+    assert "not signed by a key that is trusted" in verify(out).output
+    empty = export(file, "--who", "nobody", "--key-env", "SIGNS")
+    assert verify(empty).exit_code == 0
+
+
+def _forged_gap(lines: list[bytes]) -> list[bytes]:
+    """A record is taken out, and the gap beside it made wider."""
+    first = next(n for n, line in enumerate(lines) if b'"kind"' in line)
+    gap = json.loads(lines[first - 1])
+    gap["gap"]["to"] += 1
+    return [*lines[: first - 1], json.dumps(gap, separators=(",", ":")).encode() + b"\n", *lines[first + 1 :]]
+
+
+def _made_up(lines: list[bytes]) -> list[bytes]:
+    told = json.loads(lines[-1])
+    told["export"]["filter"] = {"who": "somebody else"}
+    return [*lines[:-1], json.dumps(told).encode() + b"\n"]
+
+
+CHANGED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
+    "a flipped byte": (lambda lines: [line.replace(b"read_file", b"read_fils") for line in lines], "altered"),
+    "a record less": (lambda lines: [lines[0], *lines[2:]], "removed"),
+    "a record less, and a gap to fit": (_forged_gap, "removed"),
+    "two records swapped": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "removed"),
+    "a gap less": (lambda lines: lines[1:], "removed"),
+    "the end cut off": (lambda lines: [*lines[:-3], lines[-1]], "tail_cut"),
+    "another filter told": (_made_up, "altered"),
+    "no statement": (lambda lines: lines[:-1], "altered"),
+    "a line of something else": (lambda lines: [lines[0], b"{}\n", *lines[1:]], "altered"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+async def test_changed_evidence_is_found(file: Path, name: str) -> None:
+    """AUD-05: whatever was changed in an export is named; the untouched one is whole."""
+    out = export(file, "--kind", "outcome", "--key-env", "SIGNS")
+    assert verify(out).exit_code == 0
+    change, kind = CHANGED[name]
+    out.write_bytes(b"".join(change(out.read_bytes().splitlines(keepends=True))))
+    done = verify(out, "--json")
+    assert done.exit_code == 1, done.output
+    assert json.loads(done.output.splitlines()[0])["first_bad"]["kind"] in {kind, "altered", "head_cut", "tail_cut"}
+    if name != "no statement":
+        assert json.loads(done.output.splitlines()[0])["first_bad"]["kind"] == kind
+
+
+async def test_evidence_of_a_chain_that_was_made_anew_is_found_against_checkpoints(file: Path) -> None:
+    """AUD-06: an export agrees with what a second place kept, or it is named."""
+    out = export(file, "--key-env", "SIGNS")
+    chain = json.loads(out.read_bytes().splitlines()[-1])["export"]["chains"][1]
+    kept = file.with_name("kept")
+    kept.write_bytes(write_checkpoint(Checkpoint(1, chain["count"], chain["head"]), "t", KEY))
+    assert verify(out, "--checkpoints", kept).exit_code == 0
+    kept.write_bytes(write_checkpoint(Checkpoint(1, 5, "0" * 64), "t", KEY))
+    done = verify(out, "--checkpoints", kept)
+    assert (done.exit_code, "[forked]" in done.output) == (1, True)
+
+
+async def test_nothing_is_exported_of_a_broken_chain_or_over_a_file(file: Path) -> None:
+    """A broken chain is exit 1 and leaves no file; a file that is there stays as it is."""
+    out = file.with_name("evidence")
+    out.write_text("mine")
+    assert ask("export", "--file", file, "--out", out).exit_code == 2
+    assert out.read_text() == "mine"
+    out.unlink()
+    file.write_bytes(file.read_bytes().replace(b"alice", b"mallo", 1))
+    done = ask("export", "--file", file, "--out", out)
+    assert (done.exit_code, "[altered]" in done.stderr) == (1, True)
+    assert not out.exists()
+    assert ask("export", "--file", file.with_name("absent"), "--out", out).exit_code == 2
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("word", ["=cmd|' /C calc'!A0", "+1", "-1+1", "@SUM(A1)", "  =1", "＝1", "\t=1", "\r=1"])
+def test_no_cell_is_a_formula(word: str) -> None:
+    """A name that a caller or a server chose never acts in a spreadsheet, and stays readable."""
+    record = {**decision(), "name": word, "code": -32602, "detail": f'a "quoted"; {word}'}
+    head, row = list(csv.reader(io.StringIO((head_of_csv() + as_csv(record)).decode())))
+    told = dict(zip(head, row, strict=True))
+    assert told["name"].startswith(("'", "\\t", "\\r"))
+    assert word.strip() in told["name"].replace("\\\\", "\\")
+    assert told["code"] == "-32602"
+    assert told["subject"] == "alice"
+    assert told["detail"].startswith('a "quoted"; ')
+    assert not [cell for cell in row if cell.lstrip(" ").startswith(("=", "+", "@", "＝")) or "\n" in cell]
+
+
+async def test_a_sheet_has_every_record_once(file: Path) -> None:
+    """One row each, of both writers, after the row of names."""
+    out = export(file, "--format", "csv", "--kind", "decision")
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert sorted(row["decision_id"] for row in rows) == sorted(2 * [f"{n:032x}" for n in range(12)])
+
+
+def problems(event: Mapping[str, Any], attributes: Mapping[str, Any], where: str = "") -> list[str]:
+    """What of an event the published schema does not know, or misses."""
+    found = [f"{where}{name} is not there" for name, one in attributes.items()
+             if one["requirement"] == "required" and name not in event]  # fmt: skip
+    for name, value in event.items():
+        here, one = f"{where}{name}", attributes.get(name)
+        if one is None:
+            found.append(f"{here} is unknown")
+            continue
+        if one.get("is_array", False) != isinstance(value, list):
+            found.append(f"{here}: an array, or none")
+        for item in value if isinstance(value, list) else [value]:
+            found += _judge(item, one, here)
+    return found
+
+
+def _judge(item: Any, one: Mapping[str, Any], here: str) -> list[str]:
+    if isinstance(item, dict):
+        if one["type"] == "object":
+            return []
+        inner = SCHEMA["objects"][one["type"]]
+        least = inner.get("constraints", {}).get("at_least_one", [])
+        missing = [f"{here}: none of {least}"] if least and not set(least) & item.keys() else []
+        return missing + problems(item, inner["attributes"], f"{here}.")
+    numbers = {"integer_t", "long_t", "timestamp_t"}
+    if (one["type"] in numbers) != (type(item) is int):
+        return [f"{here}: {item!r} is no {one['type']}"]
+    if "enum" in one and one["type"] == "integer_t" and str(item) not in one["enum"]:
+        return [f"{here}: {item} is none of {one['enum']}"]
+    return []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        decision(), outcome(), outcome(1, "unknown"), refusal(), approval_record(transition(), REDACTOR),
+        admin_record("started", facts={"pid": 1}), {**decision(), "method": "tasks/cancel"},
+    ],
+    ids=lambda record: f"{record['kind']}-{record['method']}-{record['outcome']}",
+)  # fmt: skip
+def test_an_event_is_one_of_the_published_schema(record: dict[str, Any]) -> None:
+    """Every attribute of an event is one of OCSF's API Activity, of its type; none that is required is missing."""
+    event = json.loads(as_ocsf(at({**record, "seq": 7, "writer": 1, "hash": "0" * 64}, 5), "0.1.0"))
+    assert problems(event, SCHEMA["class"]) == []
+    assert (event["class_uid"], event["type_uid"]) == (6003, 600_300 + event["activity_id"])
+    assert event["metadata"]["version"] == OCSF_VERSION == SCHEMA["version"]
+    assert event["time"] == 1_796_033_100_000
+    assert event["status_id"] == {"unknown": 0, "executed": 1}.get(
+        record["outcome"], 2 if record["kind"] == "refusal" else 1
+    )
+    assert problems({**event, "made_up": 1}, SCHEMA["class"]) == ["made_up is unknown"]
+
+
+async def test_events_are_one_a_line(file: Path) -> None:
+    """`--format ocsf` writes every record that is asked for."""
+    out = export(file, "--format", "ocsf", "--kind", "outcome")
+    events = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert len(events) == 24
+    assert {event["actor"]["user"]["uid"] for event in events} == {"alice"}
