@@ -171,22 +171,30 @@ def check(config: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("story", type=click.Choice(["bank", "procurement"]), default="bank")
+@click.argument("story", type=click.Choice(["bank", "procurement", "call"]), default="bank")
 @click.option("--tour", is_flag=True, help="Leave after the tour; exit 0 only if every stop behaved.")
 @click.option("--old", is_flag=True, help="Procurement by MCP 2025-11-25, with sessions and without the gateway.")
-def demo(story: str, tour: bool, old: bool) -> None:
+@click.option("--url", default="http://127.0.0.1:8080", help="Of `call`: the gateway of the demo that runs.")
+@click.option("--issuer", default="http://127.0.0.1:8100", help="Of `call`: its issuer.")
+def demo(story: str, tour: bool, old: bool, url: str, issuer: str) -> None:
     """Demo servers, a development issuer, the gateway, and a guided tour. Loopback only.
 
-    STORY is `bank` (the tour) or `procurement` (questions and tasks across replicas that come and go).
+    STORY is `bank` (the tour), `procurement` (questions and tasks across replicas that come and go), or `call`: one
+    call at a bank that runs already, held until somebody approves it in a browser.
     """
     if old and story != "procurement":
         raise click.UsageError("--old tells the procurement story only")
     try:
         from gateway.demo.procurement.old import tell_old  # noqa: PLC0415
         from gateway.demo.procurement.story import tell  # noqa: PLC0415
-        from gateway.demo.tour import run_demo  # noqa: PLC0415
+        from gateway.demo.tour import run_demo, tell_of_a_held_call  # noqa: PLC0415
     except ImportError as error:
         fail(f"the demo needs the extra `demo` (in a clone: pip install '.[demo]'): {error.name} is missing")
+    if story == "call":
+        try:
+            sys.exit(tell_of_a_held_call(url.rstrip("/"), issuer.rstrip("/")))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
     told = None if story == "bank" else tell_old if old else tell
     sys.exit(run_demo(tour_only=tour, story=told))
 

@@ -36,10 +36,8 @@ def picker(handle: str, client: str, people: Iterable[Person]) -> str:
         )
 
     choices = "".join(button(person.subject, person.name, person.part) for person in people)
-    return _page(
-        "Who are you?",
-        f"<p>{escape(client)} asks.</p>{choices}" + button("", "Nobody", "Go back without signing in", ' class="no"'),
-    )
+    choices += button("", "Nobody", "Go back without signing in", ' class="no"')
+    return _page("Who are you?", f"<p>You are signing in to {escape(client)}.</p>{choices}")
 
 
 def complaint(text: str) -> str:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -197,9 +197,13 @@ class Stack:
                 return found
             time.sleep(0.05)
 
-    def watch(self) -> None:
-        """Wait until a part ends by itself. Raises `StackFailed` naming it; a signal ends the wait."""
+    def watch(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until a part ends by itself. Raises `StackFailed` naming it; a signal ends the wait.
+
+        `meanwhile` is called twice a second, and may take its time.
+        """
         while True:
+            meanwhile()
             for part in self.parts.values():
                 if (code := part.process.poll()) is not None:
                     raise StackFailed(f"{part.name} ended with {code}:\n{part.tail()}")

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import select
 import signal
 import sys
 import time
 from collections.abc import Callable
 from types import FrameType
+from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.demo.exchange import Ask
+from gateway.demo.held import hold_a_call
 from gateway.demo.house import Ports
+from gateway.demo.loopback import require_loopback
 from gateway.demo.people import NOTICE, PEOPLE
 from gateway.demo.screen import Screen
 from gateway.demo.stack import Stack, StackFailed
@@ -50,7 +54,7 @@ def run_demo(tour_only: bool, story: Callable[[], int] | None = None) -> int:
             if not tour_only and behaved:
                 hand_over(visit)
                 handed_over = True
-                stack.watch()
+                stack.watch(lambda: _listen(visit))
             return 0 if behaved else 1
     except StackFailed as failed:
         print(f"The demo could not run: {failed}", file=sys.stderr)
@@ -77,7 +81,7 @@ def welcome(screen: Screen, stack: Stack, took_s: float) -> None:
     )
     rows = {
         "bank": f"two replicas of two plain MCP servers (official Python SDK): {replicas}",
-        "gateway": f"{house.public_url} with /readonly/mcp, /payments/mcp and /approvals",
+        "gateway": f"{house.public_url} with /readonly/mcp, /payments/mcp, /approvals and, for people, /review",
         "issuer": f"{house.issuer_url}, a {NOTICE}",
     }
     screen.table(rows)
@@ -110,7 +114,16 @@ def hand_over(visit: Visit) -> None:
         "ALICE_PAY": visit.token("alice", "payments", "mcp:use bank:read payments:write"),
         "BOB_REVIEWS": visit.token("bob", "approvals", "approvals:read approvals:decide"),
     }
-    screen.title(" Your turn ", "Everything is still up. Copy this first; the tokens are good for an hour:")
+    program = sys.argv[0] if sys.argv[0].endswith("ostiary") else f"{sys.executable} -m gateway.cli"
+    screen.title(
+        " Your turn: be the one who says yes ",
+        "Everything is still up. Have a call held, and approve it in a browser as somebody else: "
+        + ("press Enter here, or, in another terminal:" if sys.stdin.isatty() else "in another terminal,"),
+    )
+    screen.copyable("")
+    screen.copyable(f"{program} demo call --url {house.public_url} --issuer {house.issuer_url}")
+    screen.say(f"It prints the page to open. Everything that waits for somebody is at {house.review_url}")
+    screen.title(" Or by hand ", "Copy this first; the tokens are good for an hour:")
     screen.copyable("")
     for name, token in tokens.items():
         screen.copyable(f"{name}='{token}'")
@@ -132,9 +145,8 @@ def hand_over(visit: Visit) -> None:
         screen.copyable(_with_variables(ask.curl(), tokens))
     screen.say("The same from the command line (--state pending: only what still waits):")
     screen.copyable("")
-    program = sys.argv[0] if sys.argv[0].endswith("ostiary") else f"{sys.executable} -m gateway.cli"
     screen.copyable(f'OSTIARY_TOKEN="$BOB_REVIEWS" {program} approvals list --url {house.public_url}')
-    screen.say("A token for anybody (alice, bob, carol), any resource, any scope:")
+    screen.say(f"A token for anybody ({', '.join(PEOPLE)}), any resource, any scope:")
     screen.copyable("")
     screen.copyable(
         f"curl -sS {house.issuer_url}/token -d person=carol -d resource={house.endpoint('readonly')} "
@@ -142,7 +154,32 @@ def hand_over(visit: Visit) -> None:
     )
     screen.say("What is behind it:")
     screen.table({"record": str(house.audit_file), "config": str(house.config_file), "policy": str(house.bundle)})
-    screen.say("Ctrl-C ends everything.")
+    screen.say("Ctrl-C ends everything." + (" Enter has a call held." if sys.stdin.isatty() else ""))
+
+
+def _listen(visit: Visit) -> None:
+    """Somebody at the terminal may press Enter: then a call is held, and waits."""
+    if not sys.stdin.isatty() or not select.select([sys.stdin], [], [], 0)[0] or not sys.stdin.readline():
+        return
+    house = visit.stack.house
+    try:
+        hold_a_call(visit.screen, house.public_url, house.issuer_url)
+    except httpx.HTTPError as error:
+        visit.screen.say(f"The call could not be made: {error!r}")
+    visit.screen.say("Enter has another call held; Ctrl-C ends everything.")
+
+
+def tell_of_a_held_call(gateway_url: str, issuer_url: str) -> int:
+    """`ostiary demo call`, beside a demo that runs -> exit code. Raises `NotLoopback`."""
+    for url in (gateway_url, issuer_url):
+        require_loopback(urlsplit(url).hostname or "")
+    try:
+        return hold_a_call(Screen(sys.stdout), gateway_url, issuer_url)
+    except httpx.HTTPError as error:
+        print(f"No demo answers at {gateway_url} and {issuer_url}: {error!r}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _with_variables(curl: str, tokens: dict[str, str]) -> str:

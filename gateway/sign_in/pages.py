@@ -10,15 +10,19 @@ from html import escape
 from gateway.contract.refusals import Refusal
 
 STYLE = """
-:root{color-scheme:light dark;--ink:#1c2024;--paper:#fbfbf9;--quiet:#5c636b;--line:#d7d9dc;--deed:#14532d}
-@media(prefers-color-scheme:dark){:root{--ink:#e8e9ea;--paper:#16181a;--quiet:#a6acb3;--line:#3a3f45;--deed:#86d7a4}}
-body{margin:0;background:var(--paper);color:var(--ink);font:1.0625rem/1.55 system-ui,sans-serif}
-main{max-width:34rem;margin:0 auto;padding:12vh 1.25rem 2rem}
+:root{color-scheme:light dark;--page:#f6f7f5;--text:#1b211f;--quiet:#566260;--line:#d5dbd7;--deed:#17635e;
+--focus:#0b57d0}
+@media(prefers-color-scheme:dark){:root{--page:#121715;--text:#e9eeeb;--quiet:#a5b2ad;--line:#323b38;--deed:#7fd3c7;
+--focus:#8ab4f8}}
+body{margin:0;background:var(--page);color:var(--text);font:1.0625rem/1.55 system-ui,sans-serif}
+header{border-bottom:1px solid var(--line);padding:.8rem 1.25rem;font-weight:700;text-align:center}
+main{max-width:34rem;margin:0 auto;padding:10vh 1.25rem 2rem}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 .75rem}
-p{margin:0 0 1rem}small{color:var(--quiet)}
-a.deed{display:inline-block;margin:.25rem .75rem .5rem 0;padding:.6rem 1.1rem;border:1px solid currentColor;
-border-radius:.4rem;color:var(--deed);text-decoration:none;font-weight:600;overflow-wrap:anywhere}
-a.deed:focus-visible{outline:3px solid currentColor;outline-offset:2px}
+p{margin:0 0 1rem}small{color:var(--quiet);overflow-wrap:anywhere}
+.deed{display:inline-block;margin:.25rem .75rem .5rem 0;padding:.6rem 1.1rem;border:1px solid currentColor;
+border-radius:.4rem;color:var(--deed);background:none;text-decoration:none;font:inherit;font-weight:600;
+overflow-wrap:anywhere;cursor:pointer}
+.deed:focus-visible{outline:3px solid var(--focus);outline-offset:2px}
 """
 _DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 
@@ -69,5 +73,5 @@ def page(title: str, text: str, links: Sequence[tuple[str, str]] = (), decision_
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)} · Ostiary</title><style>{STYLE}</style></head>"
-        f"<body><main><h1>{escape(title)}</h1><p>{escape(text)}</p><p>{deeds}</p>{trace}</main></body></html>"
+        f"<body><header>Ostiary</header><main><h1>{escape(title)}</h1><p>{escape(text)}</p><p>{deeds}</p>{trace}</main></body></html>"
     ).encode()
