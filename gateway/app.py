@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -28,6 +27,7 @@ from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
+from gateway.audit.segments import slot_path
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
@@ -62,6 +62,7 @@ from gateway.sign_in.room import SignIn
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
+from gateway.tenure import Tenure, begin_tenure
 from gateway.tokens import Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
@@ -130,9 +131,9 @@ class House:
 
     async def _open_rooms(self) -> None:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
-        desk, owner = await self._open_desk()
+        desk, tenure = await self._open_desk()
         sink = self._sink
-        shelf = await self._take_over(desk, owner)
+        shelf = await self._take_over(desk, tenure)
         self._policy = policy = make_engine(plan, self._replaced)
         try:
             await policy.start()
@@ -260,16 +261,18 @@ class House:
         self._open.push_async_callback(room.close)
         return room
 
-    async def _take_over(self, desk: Desk, owner: str) -> Shelf:
-        """The shelf; whatever this owner ran when it was here last has come to its end. Raises `CannotStart`."""
+    async def _take_over(self, desk: Desk, tenure: Tenure) -> Shelf:
+        """The shelf; whatever the process before this one ran has come to its end. Raises `CannotStart`."""
         settings = self._plan.settings
         keep_s, per_subject = settings.approvals.task_keep_s, settings.limits.held_tasks_per_subject
-        self._shelf = Shelf(self._store, owner=owner, keep_s=keep_s, per_subject=per_subject)
+        self._shelf = Shelf(self._store, owner=tenure.owner, keep_s=keep_s, per_subject=per_subject)
         try:
-            await desk.reconcile(owner)
-            await self._shelf.reconcile(owner)
+            if tenure.before:
+                await desk.reconcile(tenure.before)
+                await self._shelf.reconcile(tenure.before)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
+        tenure.write_down()
         return self._shelf
 
     def _open_upstream(self) -> LegacyUpstream:
@@ -328,21 +331,20 @@ class House:
             places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
         return Keeper(self._sink, audit.file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
 
-    async def _open_desk(self) -> tuple[Desk, str]:
-        """The record, the store and the desk; the desk's owner, who is the record's writer as well."""
+    async def _open_desk(self) -> tuple[Desk, Tenure]:
+        """The record, the store and the desk, and in whose name it holds its leases."""
         settings, opened = self._plan.settings, self._open
         await self._open_record()
         self._outbox = Outbox([webhook.hook for webhook in self._plan.webhooks], self._plan.page_url)
         keys = derive_keys(self._plan.seal_keys, "tickets")
         self._store = Store(self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox)
-        # The file's lock says that nobody else is this owner; another gateway on this host has another file.
-        owner = f"{socket.gethostname()}:{settings.audit.file}/{self._sink.writer}"
+        tenure = begin_tenure(slot_path(settings.audit.file, self._sink.writer))
         desk = Desk(
             self._store,
             self._journal,
             page_url=self._plan.page_url,
             issuers=sorted(self._plan.approvals.issuers),
-            owner=owner,
+            owner=tenure.owner,
             tickets_per_hour=settings.limits.tickets_per_hour,
             local_approve=settings.approvals.local_approve,
         )
@@ -351,7 +353,7 @@ class House:
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
         opened.push_async_callback(self._store.close)
-        return desk, owner
+        return desk, tenure
 
     @contextlib.asynccontextmanager
     async def lobby(self) -> AsyncIterator[Desk]:

@@ -82,6 +82,13 @@ class Postgres:
         return self._root / "data"
 
     @property
+    def pid(self) -> int:
+        """Its first process."""
+        if self._process is None:
+            raise RuntimeError("it does not run")
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """Of the database `postgres`, as its superuser."""
         return self.url_of("postgres")
