@@ -77,7 +77,7 @@
       const stands = await (await ask(ticket.dataset.standing)).json();
       if (stands.digest === ticket.dataset.digest && stands.state === ticket.dataset.state) return true;
       const writes = [...ticket.querySelectorAll("textarea")].some((one) => one.value || one === document.activeElement);
-      if (!writes && !ticket.querySelector(".decide button.danger")) location.reload();
+      if (!writes && !ticket.querySelector("[data-deciding]")) location.reload();
       else ticket.querySelector("[data-told]").hidden = false;
       return false;
     });
