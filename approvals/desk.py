@@ -19,6 +19,8 @@ from approvals.filed import Filed
 from approvals.ledger import Ledger, new_id
 from approvals.looks import Looks
 from approvals.running import End, Running
+from approvals.showing import standing
+from approvals.statements import LIVE
 from approvals.store import Store
 from approvals.ticket import (
     ActInvalid,
@@ -107,13 +109,15 @@ class Desk(Running):
         mask: Sequence[str],
         justification: str = "",
         origin: Origin | None = None,
+        waited_for: str = "",
     ) -> Claimed | Held:
         """Consume one use of an approval of exactly this effect, or say why not; opens a ticket where there is none.
 
         `claims` are the caller's (who acts for whom decides who may not approve). With `origin` the effect is a leg's
-        answers: they are asked for only while the leg can go on, and go on with it in one transaction. To be run to
-        its end: a use that is claimed for a caller who has gone stays consumed. Raises `StoreUnavailable`,
-        `TooManyTickets`, and what the journal raises; then nothing may run.
+        answers: they are asked for only while the leg can go on, and go on with it in one transaction. Where the call
+        `waited_for` a ticket that is over, none is opened after it, unless it would not do for today's terms or tool.
+        To be run to its end: a use that is claimed for a caller who has gone stays consumed. Raises
+        `StoreUnavailable`, `TooManyTickets`, and what the journal raises; then nothing may run.
         """
         try:
             today = self._today(asked, claims, terms, mask)
@@ -123,7 +127,7 @@ class Desk(Running):
             )
             return Held("unapprovable", never, str(fault))
         leg = None if origin is None else (asked, origin, claims)
-        settled = await self._settle(today, reasons, justification, claim=True, leg=leg)
+        settled = await self._settle(today, reasons, justification, claim=True, leg=leg, waited_for=waited_for)
         return settled.use or Held(settled.why, settled.ticket)
 
     async def go_on(self, asked: Asked, origin: Origin, *, claims: Mapping[str, Any]) -> Claimed | Held:
@@ -222,7 +226,14 @@ class Desk(Running):
         )
 
     async def _settle(
-        self, today: Today, reasons: Sequence[str], justification: str, *, claim: bool, leg: _Leg | None = None
+        self,
+        today: Today,
+        reasons: Sequence[str],
+        justification: str,
+        *,
+        claim: bool,
+        leg: _Leg | None = None,
+        waited_for: str = "",
     ) -> _Settled:
         asked = today.asked
         for _ in range(ATTEMPTS):  # each further round means that another worker moved the same effect meanwhile
@@ -251,10 +262,19 @@ class Desk(Running):
                         return _Settled(filed.ticket, use=_one(new[1], taken))
                 case Lapse(_, use_id, run):
                     await self._end([End(use_id, run)])
-                case Replace():
-                    if (settled := await self._replace(today, reasons, justification)) is not None:
-                        return settled
+                case Replace() as step:
+                    replaced = await self._replace(step, today, reasons, justification, waited_for)
+                    if replaced is not None:
+                        return replaced
         raise StoreUnavailable("the ticket moves too fast")
+
+    async def _what_became_of(self, ticket_id: str) -> _Settled | None:
+        """How a ticket that was waited for ended; `None` if it has not. Raises `StoreUnavailable` if it is gone."""
+        filed = await self._store.read(lambda ledger: ledger.whole(ticket_id))
+        if filed is None:
+            raise StoreUnavailable("the ticket has gone")
+        state = standing(filed.ticket, self._clock()).state
+        return None if state in LIVE else _Settled(filed.ticket, state.value)
 
     def _use_of(self, filed: Filed) -> _Taken:
         """A new use of an approved ticket."""
@@ -327,7 +347,11 @@ class Desk(Running):
         await asyncio.wait({claiming})
         return not claiming.cancelled() and claiming.result()
 
-    async def _replace(self, today: Today, reasons: Sequence[str], justification: str) -> _Settled | None:
+    async def _replace(
+        self, step: Replace, today: Today, reasons: Sequence[str], justification: str, waited_for: str
+    ) -> _Settled | None:
+        if not _may_open(step, waited_for):
+            return await self._what_became_of(waited_for)
         closed: list[str] = []
 
         async def work(ledger: Ledger) -> _Settled | None:
@@ -337,7 +361,7 @@ class Desk(Running):
             step = weigh(await ledger.of_effect(asked, now), replace(today, now=now))
             if isinstance(step, Hold):
                 return _Settled(step.filed.ticket, step.why)
-            if not isinstance(step, Replace):
+            if not isinstance(step, Replace) or not _may_open(step, waited_for):
                 return None
             if await ledger.opened_since(asked, now - HOUR_S) >= self._tickets_per_hour:
                 raise TooManyTickets
@@ -357,6 +381,11 @@ class Desk(Running):
         for ticket_id in closed:
             self._watch.tell(ticket_id)
         return settled
+
+
+def _may_open(step: Replace, waited_for: str) -> bool:
+    """Whether a ticket may be opened now: for a call that waited, only in place of one that would not do today."""
+    return not waited_for or any(filed.ticket.id == waited_for and why for filed, _, why in step.closing)
 
 
 def _one(use: Claimed, taken: Sequence[_Taken]) -> Claimed:

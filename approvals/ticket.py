@@ -245,7 +245,8 @@ class Held:
 
     `pending` (a ticket waits for people; 40303), `denied`, `in_flight`, `waiting` (for the answer of a leg),
     `unknown`, `unapprovable` (nobody could approve it), and of a leg that can't go on: `continued` (it did already),
-    `revoked`, `expired`, `tool_changed`, `approvers_changed`, `terms_tightened` (all 40304). `ticket` is the one that
+    `revoked`, `expired`, `tool_changed`, `approvers_changed`, `terms_tightened`; of a call that waited for its ticket
+    also how that ended: `used`, `withdrawn`, `revoked`, `expired` (all 40304). `ticket` is the one that
     the caller may look at; one that is `unapprovable` was never stored, its id is `""`, and `detail` says what is
     wrong with the terms (for the record, not for the caller).
     """

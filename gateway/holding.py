@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -17,7 +17,6 @@ from typing import Any, Final
 import orjson
 
 from approvals.desk import Desk
-from approvals.ticket import Standing, State
 from gateway.contract.passage import Call, Identity, OpenedState, Waits
 from gateway.contract.refusals import Refusal, Refused
 from gateway.elicitation import QUESTION
@@ -30,15 +29,6 @@ DECLINED: Final = (
     "The question was declined, so this call was not run; the request for its approval stands. To go on, repeat the "
     "identical call; to give the request up, withdraw it. Page: {page}"
 )
-OVER: Final[Mapping[State, str]] = {
-    State.DENIED: "A person denied this call.",
-    State.EXPIRED: "Nobody approved this call in time, or the terms have changed; start it anew to ask again.",
-    State.WITHDRAWN: "The request for this call's approval was withdrawn; start the call anew to ask again.",
-    State.REVOKED: "This call's approval was revoked before it ran; start the call anew to ask again.",
-    State.USED: "This call's approval was used already; start the call anew to ask again.",
-}
-"""What ends a wait without a yes -> what its caller is told. No new ticket is opened for it."""
-
 _ANSWERS = frozenset({"accept", "decline", "cancel"})
 
 
@@ -59,8 +49,8 @@ class Holding:
         """How many calls wait now."""
         return self._taken
 
-    async def wait(self, call: Call, identity: Identity, waits: Waits) -> Standing:
-        """Where the ticket stands once somebody decided, or the time is over.
+    async def wait(self, call: Call, identity: Identity, waits: Waits) -> None:
+        """Return once somebody decided, or the time is over: what came of it is for the desk to say.
 
         Raises `StoreUnavailable`, and `Refused`: APPROVAL_REQUIRED where the caller's user declined the question,
         PARAMS_INVALID for an answer that is none, STATE_NOT_ACCEPTED where there is no such ticket any more.
@@ -76,19 +66,6 @@ class Holding:
             ticket = self.desk.describe(standing)
             said = DECLINED.format(page=ticket["page"])
             raise Refused(Refusal.APPROVAL_REQUIRED, f"elicitation: {answer}", message=said, ticket=ticket)
-        return standing
-
-    def check(self, waits: Waits, standing: Standing, effect: str) -> None:
-        """Hold a call that needs an approval now against what it waited for.
-
-        Raises `Refused`: STATE_NOT_ACCEPTED for another effect than the one that was held, APPROVAL_REFUSED for a
-        wait that ended without a yes.
-        """
-        if effect != waits.effect:
-            raise Refused(Refusal.STATE_NOT_ACCEPTED, "another effect than the one that waits for a person")
-        if (said := OVER.get(standing.state)) is not None:
-            why, ticket = standing.state.value, self.desk.describe(standing)
-            raise Refused(Refusal.APPROVAL_REFUSED, f"waited: {why}", message=said, why=why, ticket=ticket)
 
     @contextmanager
     def _place(self, identity: Identity) -> Iterator[bool]:
@@ -118,6 +95,13 @@ def read_answer(call: Call) -> str:
     if not isinstance(action, str) or action not in _ANSWERS:
         raise Refused(Refusal.PARAMS_INVALID, f"inputResponses.{QUESTION}.action")
     return action
+
+
+def check_waits(waits: Waits, effect: str) -> str:
+    """The ticket that a call waited for, if its effect is the same now. Raises `Refused(STATE_NOT_ACCEPTED)`."""
+    if effect != waits.effect:
+        raise Refused(Refusal.STATE_NOT_ACCEPTED, "another effect than the one that waits for a person")
+    return waits.ticket_id
 
 
 def take_up(call: Call, opened: OpenedState) -> tuple[Call, OpenedState | None]:

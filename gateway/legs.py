@@ -33,8 +33,10 @@ SAID: Final[Mapping[str, str]] = {
     "unknown": "This call was approved and sent, and its outcome is unknown; it is not run again.",
     "continued": "This leg of the call was continued already; it is not run twice.",
     "denied": "A person denied this call.",
-    "revoked": "The approval that this call began with was revoked; start the call anew.",
-    "expired": "The approval that this call began with has expired; start the call anew.",
+    "revoked": "This call's approval was revoked; start the call anew.",
+    "expired": "This call's approval, or the time to give it, has expired; start the call anew.",
+    "withdrawn": "The request for this call's approval was withdrawn; start the call anew.",
+    "used": "This call's approval was used already; start the call anew.",
     "tool_changed": "The tool has changed since this call was approved; start the call anew.",
     "approvers_changed": "The approval that this call began with would not do today; start the call anew.",
     "terms_tightened": "The approval that this call began with would not do today; start the call anew.",
@@ -82,7 +84,7 @@ class Needed:
     origin: Origin | None
     scopes: tuple[str, ...] = ()
 
-    async def settle(self, desk: Desk) -> Claimed | Held:
+    async def settle(self, desk: Desk, waited_for: str = "") -> Claimed | Held:
         """To be run to its end. Raises what the desk raises; then nothing may run."""
         verdict, claims = self.verdict, self.identity.claims
         if self.origin is not None and verdict.effect is Effect.ALLOW:
@@ -95,6 +97,7 @@ class Needed:
                 reasons=verdict.reasons,
                 mask=verdict.mask,
                 origin=self.origin,
+                waited_for=waited_for,
             )
         return settled if isinstance(settled, Held) else replace(settled, effect=self.begun.digest)
 

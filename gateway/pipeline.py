@@ -44,7 +44,7 @@ from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.errands import Errands
 from gateway.handles import Handles
-from gateway.holding import Holding, take_up
+from gateway.holding import Holding, check_waits, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.seals import Seals
 from gateway.tokens import Tokens
@@ -159,7 +159,7 @@ class Corridor:
         if opened.waits is None:
             return identity, call, opened
         passage.waits = opened.waits
-        passage.awaited = await self.holding.wait(call, identity, opened.waits)
+        await self.holding.wait(call, identity, opened.waits)
         passage.identity = identity = await self.identify(received)
         call, going_on = take_up(call, opened)
         passage.envelope, passage.call, passage.opened_state = call.envelope, call, going_on
@@ -200,9 +200,8 @@ class Corridor:
 
         Raises `Refused` where there is none.
         """
-        if passage.waits is not None and passage.awaited is not None and needed.verdict.effect is Effect.APPROVE:
-            self.holding.check(passage.waits, passage.awaited, needed.asked.digest)
-        passage.settled = settled = await self.delivery.claim(needed.settle(self.desk))
+        waited_for = "" if passage.waits is None else check_waits(passage.waits, needed.asked.digest)
+        passage.settled = settled = await self.delivery.claim(needed.settle(self.desk, waited_for))
         if isinstance(settled, Held):
             raise await self.challenges.challenge(passage, settled)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from approvals.ticket import Claimed, Held, Standing
+from approvals.ticket import Claimed, Held
 from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
 
@@ -264,7 +264,7 @@ class Passage:
     """The record of one request's walk. Times are seconds: `time` since the epoch, `began` monotonic.
 
     `ended` says why the gateway itself ended a subscription, where it did. `waits` is what the request's state says
-    that it waits for, `awaited` where that ticket stood after the wait; `challenge` how its caller was told to wait.
+    that it waits for, `challenge` how its caller was told to wait.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     """
 
@@ -283,7 +283,6 @@ class Passage:
     verdict: Verdict | None = None
     opened_state: OpenedState | None = None
     waits: Waits | None = None
-    awaited: Standing | None = None
     settled: Claimed | Held | None = None
     admitted: Admitted | None = None
     made_task: Task | None = None

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from approvals.ticket import Claimed, Held
 from gateway.contract.chain import MAX_LINE, ZERO, Chain, Checkpoint, chain, read_line, verify_chain
-from gateway.contract.passage import Call, Envelope, OpenedState, Passage, Tool
+from gateway.contract.passage import Call, Envelope, OpenedState, Passage, Tool, Waits
 from gateway.contract.record import (
     AuditKeys,
     Redactor,
@@ -227,6 +227,21 @@ def test_what_goes_to_an_older_server_says_so() -> None:
     for told in (decision, outcome, closed, log_fields(outcome)):
         assert told["upstream_revision"] == "2025-06-18"
     assert outcome.keys() == MEMBERS | {"upstream_revision"}
+
+
+def test_a_call_that_waits_says_how_its_caller_was_told() -> None:
+    """A result in place of the error is 200 with the row's code; the ticket is named before it was settled."""
+    passage = walked(verdict=None)
+    assert "challenge" not in refusal_record(passage, REDACTOR)
+    passage.waits, passage.challenge = Waits("ticket-1", "e" * 64), "elicitation"
+    passage.refuse(Refused(Refusal.APPROVAL_REQUIRED, instead={"resultType": "input_required"}))
+    record = refusal_record(passage, REDACTOR)
+    assert (record["challenge"], record["ticket"]) == ("elicitation", "ticket-1")
+    assert (record["reasons"], record["status"], record["code"]) == (["approval_required"], 200, 40303)
+    assert record.keys() == MEMBERS | {"challenge"}
+    passage.opened_state = OpenedState("own", leg=2, use=Claimed("ticket-0", "use-0", leg=2))
+    record = refusal_record(passage, REDACTOR)
+    assert (record["ticket"], record["answers_ticket"], record["leg"]) == ("ticket-0", "ticket-1", 2)
 
 
 # Redaction

@@ -54,6 +54,16 @@ def test_every_refusal_has_its_reply(refusal: Refusal) -> None:
     assert refusal_reply(Refused(refusal), request_id=1, server=None, decision_id=ID).close == row.close
 
 
+def test_a_result_may_stand_in_for_the_error() -> None:
+    """What asks its caller instead leaves as a result with 200: the caller's id, the decision's, and not the row."""
+    asks = {"resultType": "input_required", "requestState": "s"}
+    refused = Refused(Refusal.APPROVAL_REQUIRED, "canary", instead=asks, ticket={"id": "t"})
+    reply = refusal_reply(refused, request_id="x", server=None, decision_id=ID)
+    assert orjson.loads(reply.body) == {"jsonrpc": "2.0", "id": "x", "result": asks}
+    headers = dict(reply.headers)
+    assert (reply.status, headers[b"ostiary-decision"], headers[b"cache-control"]) == (200, ID.encode(), b"no-store")
+
+
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [

@@ -249,6 +249,9 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("A held call is answered at once and goes on by the exact repetition.", "talon#431, gridctl#1150"): (
         "rows/test_approvals.py::test_an_approval_is_used_once_and_all_that_is_none_looks_the_same",
         "e2e/test_sdk_python.py::test_a_gated_call_runs_once_after_approval_by_repeating_it",
+        "rows/test_waiting.py::test_a_kept_call_runs_once_it_is_approved",
+        "e2e/test_sdk_challenge.py::test_the_python_client_waits_by_itself_and_pays_once",
+        "e2e/test_sdk_challenge.py::test_the_typescript_client_waits_by_itself",
     ),
     ("Every kind of refusal is one record, defects included.", "stacklok/toolhive#5871, #5872, #5874"): (
         "rows/test_audit.py::test_every_refusal_of_the_table_is_exactly_one_record",

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from mcp.shared._httpx_utils import MCP_DEFAULT_SSE_READ_TIMEOUT, MCP_DEFAULT_TIMEOUT
 
 from gateway.app import build
-from gateway.config import ASYMMETRIC, ConfigError, EmbeddedPolicySettings, Settings
+from gateway.config import ASYMMETRIC, ApprovalSettings, ConfigError, EmbeddedPolicySettings, Settings
 from gateway.config_file import load_settings
 
 
@@ -283,3 +284,8 @@ def test_a_method_that_is_never_served_is_not_listed(tmp_path: Path, method: str
     content["servers"]["readonly"]["methods"] = ["acme/report", method]
     with pytest.raises(ConfigError, match=r"servers\.readonly\.methods\.1"):
         load(tmp_path, content)
+
+
+def test_a_kept_call_is_answered_before_an_official_client_gives_up() -> None:
+    """The default hold is shorter than the Python SDK's timeouts (the TypeScript SDK waits 60 s for an answer)."""
+    assert ApprovalSettings().hold_s < min(MCP_DEFAULT_TIMEOUT, MCP_DEFAULT_SSE_READ_TIMEOUT, 60.0)

@@ -20,7 +20,8 @@ import pytest
 
 from approvals.ticket import StoreUnavailable
 from gateway.elicitation import LATE_S, QUESTION
-from gateway.holding import DECLINED, OVER
+from gateway.holding import DECLINED
+from gateway.legs import SAID
 from gateway.seals import Seals
 from policies.verdict import ApprovalTerms, Verdict
 from tests.contract.asking import META, message
@@ -209,7 +210,7 @@ async def test_a_wait_that_ends_without_a_yes_is_a_clear_refusal(
             await end(house, ticket)
             status, error = await waiting.end()
         assert (status, error["code"], error["data"]["why"]) == (403, 40304, state)
-        assert error["message"] in OVER.values()
+        assert error["message"] == SAID[state]
         assert (error["data"]["ticket"]["id"], error["data"]["ticket"]["state"]) == (ticket, state)
         record = house.sink.of("refusal")[-1]
         assert (record["reasons"][0], record["ticket"]) == ("approval_refused", ticket)
@@ -569,7 +570,7 @@ async def test_answers_that_need_an_approval_are_kept_in_the_state(tmp_path: Pat
         decision = house.sink.of("decision")[-1]
         assert (decision["ticket"], decision["answers_ticket"], decision["leg"]) == (begun, answers, 1)
         status, error = await told(house, back(house, held))
-        assert (status, error["code"], error["data"]["why"]) == (403, 40304, "used")
+        assert (status, error["code"], error["data"]["why"]) == (403, 40304, "continued")
         assert house.moves.count("request") == 2
 
 
@@ -654,3 +655,29 @@ async def test_the_words_are_printable_and_name_the_quorum(tmp_path: Path) -> No
         assert "2 of scope pay:approve, group g0" in said
         assert "and 5 more" in said
         assert len(said) < 1200
+
+
+async def test_a_conversation_that_comes_to_need_a_person_goes_on_after_the_wait(tmp_path: Path) -> None:
+    """Begun under an allow, held at its second leg: the server still gets its own state and the answers of then; a
+    state whose server's own has ended meanwhile is refused."""
+    needed = [False]
+
+    def judge(question: Mapping[str, Any]) -> Verdict:
+        return shipped(question) if needed[0] else ALLOW
+
+    async with inner_house(tmp_path, judge) as house:
+        house.script = asker = Asker(times=1)
+        _, asked = await told(house, ask(house))
+        needed[0] = True
+        ticket, held = await sent_to_a_page(house, back(house, asked["requestState"], YES))
+        waiting = await waits(house, back(house, held))
+        await house.desk.act("approve", BOB, ticket)
+        status, result = await waiting.end()
+        assert (status, result["resultType"]) == (200, "complete")
+        assert asker.seen[1]["requestState"] == "own 1"
+        assert asker.seen[1]["inputResponses"] == YES
+        decision = house.sink.of("decision")[-1]
+        assert (decision["ticket"], decision["leg"]) == (ticket, 1)
+        house.corridor.clock = lambda: time.time() + 3700
+        status, error = await told(house, back(house, held))
+        assert (status, error["code"]) == (400, -32602)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from approvals.ticket import Claimed
-from gateway.contract.passage import Call, Envelope, Identity, OpenedState, Server
+from gateway.contract.passage import Call, Envelope, Identity, OpenedState, Server, Waits
 from gateway.contract.refusals import Refusal, Refused
 from gateway.sealing import derive_keys, read_keys
 from gateway.seals import Seals
@@ -48,6 +48,15 @@ def test_a_seal_says_which_leg_it_is_and_which_approval_it_runs_under() -> None:
     assert seals.open_state(text, IDENTITY, SERVER, CALL, 9.9) == GATED
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     assert not [word for word in (b"ticket-1", b"use-1", b"leg", b"e" * 64) if word in raw]
+
+
+@given(answers=st.none() | st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53) | st.none()))
+def test_a_seal_says_what_is_waited_for(answers: dict[str, Any] | None) -> None:
+    """Ticket, effect and the answers that were held come back as they were sealed; an end is told with them."""
+    seals = Seals(KEYS)
+    held = replace(GATED, waits=Waits("ticket-2", "f" * 64, answers))
+    found = seals.open_state(seals.seal_state(held, IDENTITY, SERVER, CALL, 10.0), IDENTITY, SERVER, CALL, 9.9)
+    assert (found, found.expires_at) == (held, 10.0)
 
 
 @pytest.mark.parametrize("size", [1, 65_536, 1_000_000])

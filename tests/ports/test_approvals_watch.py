@@ -12,7 +12,7 @@ import pytest
 
 from approvals.ledger import Ledger
 from approvals.store import Store
-from approvals.ticket import Run, Standing, State, StoreUnavailable
+from approvals.ticket import Claimed, Run, Standing, State, StoreUnavailable
 from approvals.watching import Watch, is_no_longer_pending
 from tests.support.approvals import ALICE, BOB, TERMS, Bench, bench, effect
 
@@ -235,3 +235,69 @@ async def test_a_run_is_a_move_too(it: Bench) -> None:
     ended = await ending
     assert ended is not None
     assert ended.state is State.USED
+
+
+async def test_a_worker_that_stops_keeps_nobody_waiting(it: Bench) -> None:
+    """Whoever waits is told how it stands, and whoever comes then gets one look."""
+    watch, _ = watch_of(it, every_s=LONG_S)
+    held = await it.held()
+    tasks = [asyncio.create_task(wait(watch, held.ticket.id)) for _ in range(3)]
+    await until(lambda: len(watch) == 3)
+    began = time.monotonic()
+    watch.hurry()
+    for found in (*await asyncio.gather(*tasks), await wait(watch, held.ticket.id)):
+        assert found is not None
+        assert found.state is State.PENDING
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("end", ["used", "denied", "withdrawn", "revoked", "expired"])
+async def test_a_call_that_waited_opens_no_ticket_after_the_one_that_is_over(it: Bench, end: str) -> None:
+    """Whoever waited is told how it ended, however often they ask; only the call itself, asked anew, opens one."""
+    held = await it.held()
+    if end in ("used", "revoked"):
+        await it.desk.act("approve", BOB, held.ticket.id)
+    if end == "used":
+        use = await it.claimed(waited_for=held.ticket.id)
+        await it.desk.sent(use)
+        await it.desk.finish(use, Run.EXECUTED)
+    elif end == "expired":
+        it.clock.now += TERMS.ttl_s
+    else:
+        verb = {"denied": "deny", "withdrawn": "withdraw", "revoked": "revoke"}[end]
+        await it.desk.act(verb, ALICE if end == "withdrawn" else BOB, held.ticket.id)
+    for _ in range(2):
+        waited = await it.held(waited_for=held.ticket.id)
+        assert (waited.why, waited.ticket.id) == (end, held.ticket.id)
+    assert it.journal.verbs.count("request") == 1
+    if end != "denied":  # which holds for whoever asks
+        anew = await it.held()
+        assert (anew.why, anew.ticket.id != held.ticket.id) == ("pending", True)
+        follows = await it.held(waited_for=held.ticket.id)
+        assert (follows.why, follows.ticket.id) == ("pending", anew.ticket.id), "the live one is found by its effect"
+
+
+@pytest.mark.parametrize("approved", [False, True])
+async def test_a_ticket_that_would_not_do_today_is_replaced_for_who_waited(it: Bench, approved: bool) -> None:
+    """APR-10: another tool or other terms need another approval: it is asked for at once, once."""
+    held = await it.held()
+    if approved:
+        await it.desk.act("approve", BOB, held.ticket.id)
+    changed = effect(tool_digest="tool-2")
+    for _ in range(2):
+        waited = await it.held(changed, waited_for=held.ticket.id)
+        assert (waited.why, waited.ticket.id != held.ticket.id) == ("pending", True)
+    assert it.journal.verbs.count("request") == 2
+
+
+async def test_of_many_who_waited_one_runs_and_none_asks_anew(it: Bench) -> None:
+    """APR-02: those who come to the desk while the one runs, and those after its end, open no ticket."""
+    held = await it.held()
+    await it.desk.act("approve", BOB, held.ticket.id)
+    settled = await asyncio.gather(*(it.settle(waited_for=held.ticket.id) for _ in range(20)))
+    (use,) = [one for one in settled if isinstance(one, Claimed)]
+    await it.desk.sent(use)
+    await it.desk.finish(use, Run.EXECUTED)
+    late = await asyncio.gather(*(it.held(waited_for=held.ticket.id) for _ in range(20)))
+    assert {one.why for one in late} == {"used"}
+    assert it.journal.verbs.count("request") == 1

@@ -356,6 +356,16 @@ def test_policy_and_approvals_are_the_very_same(house: House) -> None:
     assert len(house.forwarded("old")) == before + 1
 
 
+def test_a_page_that_an_older_client_says_it_opens_is_the_error_to_it(house: House) -> None:
+    """Its revision asks by requests of the server, which are not served: 40303, whatever it declared."""
+    ask = older(house, initialize(OLD, elicitation={"form": {}, "url": {}}))
+    with RawClient(house.address) as client:
+        session = client.send(ask.encode()).read_answer().values("mcp-session-id")[0]
+    held = house.ask(older(house, call("write", number=2), session=session))
+    assert error(held)[:2] == (200, 40303)
+    assert held.json()["error"]["data"]["ticket"]["page"] in error(held)[2]
+
+
 def test_a_missing_scope_keeps_its_challenge(house: House) -> None:
     """Clients of those revisions step up by it."""
     session = begin(house)
