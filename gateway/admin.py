@@ -47,6 +47,7 @@ GAUGES: Mapping[str, Shown] = {
     "loop_lag_seconds": Shown("The longest that an event loop stood still lately.", max),
     "policy_evaluators": Shown("Processes that evaluate the policy.", sum),
     "policy_current": Shown("1 while the bundle that lies there is the one that judges.", min),
+    "shadow_healthy": Shown("1 while the candidate answers, or there is none.", min),
     "audit_healthy": Shown("1 while the last commit succeeded and none is overdue.", min),
     "audit_lag_seconds": Shown("How long the oldest record has been waiting for its commit.", max),
     "audit_checkpoint_age_seconds": Shown("Since every second place had all checkpoints; 0 without one.", max),

@@ -42,7 +42,7 @@ from gateway.definitions import ArgumentRules, Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
 from gateway.elicitation import Elicitation
-from gateway.engines import make_engine, name_setting, tell_replaced
+from gateway.engines import make_engine, name_setting, shadowed, tell_replaced
 from gateway.eras import Eras
 from gateway.errands import Errands
 from gateway.foresight import Foresight
@@ -70,6 +70,7 @@ from gateway.upstream.target import UpstreamLimits
 from gateway.webhooks import WebhookSender
 from policies.port import Engine
 from policies.reloading import Replaced
+from policies.shadow import Shadow
 from policies.verdict import PolicyUnavailable
 
 LOOK_AFTER_S = 30.0
@@ -112,6 +113,7 @@ class House:
         self._pins: Pins
         self._policy: Engine
         self._counted: CountedPolicy
+        self._shadow: Shadow | None
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
         self._caring: asyncio.Task[None]
@@ -158,11 +160,14 @@ class House:
         opened.push_async_callback(notices.close)
         telemetry, seals, handles = self._telemetry, Seals(plan.seal_keys), Handles(plan.seal_keys)
         self._counted = counted = CountedPolicy(policy, telemetry)
+        judging, self._shadow = await opened.enter_async_context(
+            shadowed(plan, counted, self._sink.writer, telemetry.differed)
+        )
         implications = close_implications(settings.identity.scope_implies)
         self._streams = streams = Streams(limits.subscriptions, limits.subscriptions_per_subject)
         opened.callback(streams.close)
         answers = Answers(
-            counted, seals, handles, definitions, prompts, state_s=settings.seals.state_s, left_out=catalog.left_out
+            judging, seals, handles, definitions, prompts, state_s=settings.seals.state_s, left_out=catalog.left_out
         )
         delivery = Delivery(
             upstream,
@@ -182,7 +187,7 @@ class House:
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
-            policy=counted,
+            policy=judging,
             desk=desk,
             challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
@@ -420,7 +425,7 @@ class House:
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
-        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams)
+        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams, self._shadow)
         # Leases that nobody extends end calls that run as `unknown`.
         looked_after = not self._caring.done() and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
@@ -441,6 +446,7 @@ class House:
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
                 "policy_current": not policy.fault,
+                "shadow_healthy": self._shadow is None or self._shadow.ready,
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
                 "audit_checkpoint_age_seconds": self._keeper.age_s if self._keeper else 0.0,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from gateway.config import ConfigError, Settings
+from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.config_file import load_settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from gateway.pins.acceptance import Acceptance
 
 COULD_NOT_ASK = 2
-ROOMS = {"approvals": "approvals.commands", "audit": "gateway.audit.commands", "pins": "gateway.pins.commands"}
+ROOMS = {
+    "approvals": "approvals.commands",
+    "audit": "gateway.audit.commands",
+    "pins": "gateway.pins.commands",
+    "policy": "gateway.rehearsal.commands",
+}
 """Groups of commands that a room brings along: name -> its module, where the group has the same name."""
 
 config_option = click.option(
@@ -81,6 +86,10 @@ def main(ctx: click.Context) -> None:
         from gateway.pins.commands import PinDoor  # noqa: PLC0415
 
         ctx.obj = PinDoor(open_pins)
+    elif ctx.invoked_subcommand == "policy":
+        from gateway.rehearsal.commands import PolicyDoor  # noqa: PLC0415
+
+        ctx.obj = PolicyDoor(bundle=bundle_of, shadow_file=shadow_file_of)
     else:
         ctx.obj = AuditDoor()
 
@@ -197,6 +206,28 @@ def demo(story: str, tour: bool, old: bool, url: str, issuer: str) -> None:
             raise click.UsageError(str(error)) from error
     told = None if story == "bank" else tell_old if old else tell
     sys.exit(run_demo(tour_only=tour, story=told))
+
+
+def bundle_of(config: Path) -> Path:
+    """The folder of a configuration's bundle. Raises `ValueError` where it can't be read, or there is none."""
+    try:
+        policy = load_settings(config).policy
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(policy, EmbeddedPolicySettings):
+        raise ValueError("policy.engine is opa: name the bundle's folder")  # noqa: TRY004 - a value of the file
+    return policy.path
+
+
+def shadow_file_of(config: Path) -> Path:
+    """Where a configuration's shadow keeps its disagreements. Raises `ValueError` as above."""
+    try:
+        shadow = load_settings(config).policy.shadow
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    if shadow is None:
+        raise ValueError("policy.shadow is not set: nobody looks on")
+    return shadow.file
 
 
 class AuditDoor:

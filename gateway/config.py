@@ -141,6 +141,7 @@ Scope = Annotated[str, Field(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$", max_length=
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Deadline = Annotated[float, Field(gt=0, le=0.9)]
+OpaUrl = Annotated[SecureUrl, AfterValidator(_bare_url)]
 
 
 class Group(BaseModel):
@@ -240,15 +241,6 @@ class ServerSettings(Group):
         return self
 
 
-class EmbeddedPolicySettings(Group):
-    """Rego in processes of the gateway's own, and its bundle."""
-
-    engine: Annotated[Literal["embedded"], BeforeValidator(_known_engine)] = "embedded"
-    path: Path
-    deadline_s: Deadline = 0.5
-    evaluators: Annotated[int, Field(ge=1, le=16)] = 2
-
-
 class TlsSettings(Group):
     """Whom the gateway believes, and how it shows itself: files in PEM. Without `ca` the system's authorities."""
 
@@ -263,19 +255,54 @@ class TlsSettings(Group):
         return self
 
 
+def _tls_can_happen(url: str | None, tls: TlsSettings | None) -> None:
+    if tls is not None and not (url or "").startswith("https:"):
+        raise ValueError("tls: is for an https:// url")
+
+
+class ShadowSettings(Group):
+    """A candidate beside the policy that judges: a bundle at `path`, or an OPA server at `url`."""
+
+    path: Path | None = None
+    url: OpaUrl | None = None
+    token_env: str | None = None
+    tls: TlsSettings | None = None
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    file: Path = Path("shadow.jsonl")
+
+    @model_validator(mode="after")
+    def _can_happen(self) -> Self:
+        if (self.path is None) is (self.url is None):
+            raise ValueError("either path or url says where the candidate is")
+        if self.url is None and (self.token_env or self.tls):
+            raise ValueError("token_env and tls are for a candidate at a url")
+        _tls_can_happen(self.url, self.tls)
+        return self
+
+
+class EmbeddedPolicySettings(Group):
+    """Rego in processes of the gateway's own, and its bundle."""
+
+    engine: Annotated[Literal["embedded"], BeforeValidator(_known_engine)] = "embedded"
+    path: Path
+    deadline_s: Deadline = 0.5
+    evaluators: Annotated[int, Field(ge=1, le=16)] = 2
+    shadow: ShadowSettings | None = None
+
+
 class OpaPolicySettings(Group):
     """An OPA server, and the gateway's credential towards it."""
 
     engine: Literal["opa"]
-    url: Annotated[SecureUrl, AfterValidator(_bare_url)]
+    url: OpaUrl
     token_env: str | None = None
     tls: TlsSettings | None = None
     deadline_s: Deadline = 0.5
+    shadow: ShadowSettings | None = None
 
     @model_validator(mode="after")
     def _can_happen(self) -> Self:
-        if self.tls is not None and not self.url.startswith("https:"):
-            raise ValueError("tls: is for an https:// url")
+        _tls_can_happen(self.url, self.tls)
         return self
 
 

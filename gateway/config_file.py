@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +22,8 @@ from gateway.config import (
     Group,
     OpaPolicySettings,
     Settings,
+    ShadowSettings,
+    TlsSettings,
 )
 
 
@@ -43,12 +45,21 @@ class _StrictLoader(yaml.SafeLoader):
 def _anchor_policy(
     policy: EmbeddedPolicySettings | OpaPolicySettings, folder: Path
 ) -> EmbeddedPolicySettings | OpaPolicySettings:
+    shadow = None if policy.shadow is None else _anchor_files(policy.shadow, folder, "path", "file")
     if isinstance(policy, EmbeddedPolicySettings):
-        return policy.model_copy(update={"path": folder / policy.path})
-    if policy.tls is None:
-        return policy
-    files = {name: folder / file for name in ("ca", "cert", "key") if (file := getattr(policy.tls, name))}
-    return policy.model_copy(update={"tls": policy.tls.model_copy(update=files)})
+        return _anchor_files(policy.model_copy(update={"shadow": shadow}), folder, "path")
+    return _anchor_files(policy.model_copy(update={"shadow": shadow}), folder)
+
+
+_Files = TypeVar("_Files", EmbeddedPolicySettings, OpaPolicySettings, ShadowSettings, TlsSettings)
+
+
+def _anchor_files(settings: _Files, folder: Path, *names: str) -> _Files:
+    """The files of these names, where there are any, and those of `tls`."""
+    changed: dict[str, Any] = {name: folder / file for name in names if (file := getattr(settings, name, None))}
+    if tls := getattr(settings, "tls", None):
+        changed["tls"] = _anchor_files(tls, folder, "ca", "cert", "key")
+    return settings.model_copy(update=changed)
 
 
 def _anchor(settings: Settings, folder: Path) -> Settings:

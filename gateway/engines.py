@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 import structlog
 
-from gateway.config import EmbeddedPolicySettings, OpaPolicySettings
+from gateway.config import EmbeddedPolicySettings, OpaPolicySettings, ShadowSettings, TlsSettings
 from gateway.contract.record import admin_record
+from gateway.disagreements import Disagreements, file_of
 from gateway.plan import Plan
 from policies.embedded import EmbeddedPolicy
-from policies.port import Engine
+from policies.port import Engine, Policy
 from policies.reloading import Replaced
+from policies.shadow import Shadow, ShadowedPolicy
 from policies.verdict import PolicyUnavailable
+
+CANDIDATE_S: Final = 2.0
 
 
 def make_engine(plan: Plan, replaced: Callable[[Replaced], None] | None = None) -> Engine:
@@ -23,7 +29,53 @@ def make_engine(plan: Plan, replaced: Callable[[Replaced], None] | None = None) 
         return EmbeddedPolicy(
             policy.path, deadline_s=policy.deadline_s, evaluators=policy.evaluators, replaced=replaced
         )
-    return _opa(policy, plan.policy_token)
+    return _opa(policy.url, policy.tls, plan.opa_tokens[0], policy.deadline_s, "policy")
+
+
+@asynccontextmanager
+async def shadowed(
+    plan: Plan, policy: Policy, writer: int, count: Callable[[str, str], None]
+) -> AsyncIterator[tuple[Policy, Shadow | None]]:
+    """The policy as the corridor asks it, and the candidate that looks on meanwhile, where there is one."""
+    settings = plan.settings.policy.shadow
+    if settings is None:
+        yield policy, None
+        return
+    disagreements = Disagreements(file_of(settings.file, writer), count)
+    await asyncio.to_thread(disagreements.forget)
+    candidate = make_candidate(plan, settings)
+    shadow = Shadow(candidate, disagreements.met, _tell_shadow, sample=settings.sample)
+    shadow.start()
+    saving = asyncio.create_task(disagreements.keep_saved())
+    try:
+        yield ShadowedPolicy(policy, shadow), shadow
+    finally:
+        await shadow.close()
+        saving.cancel()
+        await asyncio.wait({saving})
+
+
+def make_candidate(plan: Plan, settings: ShadowSettings) -> Engine:
+    """The engine of a candidate: more time than one that callers wait for, and less of the machine."""
+    if settings.path is not None:
+        return EmbeddedPolicy(
+            settings.path, deadline_s=CANDIDATE_S, evaluators=1, background=True, replaced=_tell_candidate
+        )
+    return _opa(settings.url or "", settings.tls, plan.opa_tokens[1], CANDIDATE_S, "shadow")
+
+
+def _tell_shadow(why: str) -> None:
+    log = structlog.get_logger("policy")
+    log.error("shadow_not_started", error=why) if why else log.info("shadow_started")
+
+
+def _tell_candidate(replaced: Replaced) -> None:
+    facts = {"before": replaced.before, "after": replaced.after}
+    log = structlog.get_logger("policy")
+    if replaced.why:
+        log.error("shadow_not_replaced", **facts, error=replaced.why)
+    else:
+        log.info("shadow_replaced", **facts)
 
 
 def name_setting(policy: EmbeddedPolicySettings | OpaPolicySettings, error: PolicyUnavailable) -> str:
@@ -46,16 +98,16 @@ def tell_replaced(
         journal(admin_record("policy_replaced", facts=facts))
 
 
-def _opa(policy: OpaPolicySettings, token: str | None) -> Engine:
+def _opa(url: str, tls: TlsSettings | None, token: str | None, deadline_s: float, role: str) -> Engine:
     from policies.opa import OpaPolicy, OpaTls  # noqa: PLC0415 - its client is for those alone who ask a server
 
     log = structlog.get_logger("policy")
 
     def tell(why: str) -> None:
         if why:
-            log.error("policy_unreachable", url=policy.url, error=why)
+            log.error("policy_unreachable", role=role, url=url, error=why)
         else:
-            log.info("policy_reachable", url=policy.url)
+            log.info("policy_reachable", role=role, url=url)
 
-    tls = None if policy.tls is None else OpaTls(policy.tls.ca, policy.tls.cert, policy.tls.key)
-    return OpaPolicy(policy.url, token=token, tls=tls, deadline_s=policy.deadline_s, moved=tell)
+    files = None if tls is None else OpaTls(tls.ca, tls.cert, tls.key)
+    return OpaPolicy(url, token=token, tls=files, deadline_s=deadline_s, moved=tell)

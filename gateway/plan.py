@@ -37,7 +37,7 @@ class Plan:
     audit_keys: AuditKeys
     checkpoint_key: SigningKey | None
     seal_keys: tuple[bytes, ...] = field(repr=False)
-    policy_token: str | None = field(repr=False)
+    opa_tokens: tuple[str | None, str | None] = field(repr=False)
     database: str = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
@@ -88,14 +88,22 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _policy_token(settings: Settings) -> str | None:
-    policy = settings.policy
-    if not isinstance(policy, OpaPolicySettings) or policy.token_env is None:
+def _bearer(settings: Settings, variable: str | None, setting: str) -> str | None:
+    if variable is None:
         return None
-    token = settings.secret(policy.token_env, "policy.token_env")
+    token = settings.secret(variable, setting)
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"policy.token_env: {policy.token_env} does not hold a bearer token")
+        raise ConfigError(f"{setting}: {variable} does not hold a bearer token")
     return token
+
+
+def _tokens_for_opa(settings: Settings) -> tuple[str | None, str | None]:
+    """The tokens of the policy that judges and of its shadow."""
+    policy, shadow = settings.policy, settings.policy.shadow
+    return (
+        _bearer(settings, policy.token_env if isinstance(policy, OpaPolicySettings) else None, "policy.token_env"),
+        _bearer(settings, shadow.token_env if shadow else None, "policy.shadow.token_env"),
+    )
 
 
 def _client(settings: Settings, client: SignInClient) -> Client:
@@ -177,7 +185,7 @@ def make_plan(settings: Settings) -> Plan:
         audit_keys=audit_keys,
         checkpoint_key=_checkpoint_key(settings),
         seal_keys=seal_keys,
-        policy_token=_policy_token(settings),
+        opa_tokens=_tokens_for_opa(settings),
         database=settings.database_url,
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
         door=DoorLimits(

@@ -73,6 +73,13 @@ class StreamFigures(Protocol):
     dropped: int
 
 
+class ShadowFigures(Protocol):
+    """What the policy's shadow counts by itself since the start."""
+
+    judged: int
+    dropped: int
+
+
 class CountedPolicy:
     """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
 
@@ -126,6 +133,7 @@ class Telemetry:
         self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
         self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
         self._replaced = counter("policy_bundles", "Other bundles that were found, and what of them.", ("result",))
+        self._shadow = counter("shadow_differences", "What the candidate judged otherwise.", ("server", "difference"))
         self._legacy = counter("legacy_requests", "Requests of older revisions.", ("server", "revision"))
         self._past = counter("upstream_legacy_requests", "Requests to older servers.", ("server", "revision"))
         self._quirks = counter("quirks", "Requests that a tolerated quirk helped.", ("server", "quirk"))
@@ -139,6 +147,8 @@ class Telemetry:
         self._errands = {event: errands.labels(event) for event in ERRAND_EVENTS}
         self._carried: tuple[tuple[Counter, str], ...] = (
             (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
+            (counter("shadow_judged", "Questions that the candidate was asked."), "shadow_judged"),
+            (counter("shadow_dropped", "Questions that found no room or no candidate."), "shadow_dropped"),
             (counter("audit_commits", "Commits to the audit file."), "commits"),
             (counter("audit_failures", "Commits that failed or took too long."), "failures"),
             (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
@@ -210,6 +220,10 @@ class Telemetry:
         """Another bundle was found: it judges now, or may not."""
         self._replaced.labels("taken" if taken else "refused").inc()
 
+    def differed(self, server: str, difference: str) -> None:
+        """The shadow would have judged otherwise. `server` is a configured one: others are refused before that."""
+        self._shadow.labels(server, difference).inc()
+
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""
         self._deviating.labels(server, state).inc(tools)
@@ -219,7 +233,12 @@ class Telemetry:
         self._list_changes.labels(server, method).inc()
 
     def carry_over(
-        self, audit: AuditFigures, policy: CountedPolicy, sessions: SessionFigures, streams: StreamFigures
+        self,
+        audit: AuditFigures,
+        policy: CountedPolicy,
+        sessions: SessionFigures,
+        streams: StreamFigures,
+        shadow: ShadowFigures | None = None,
     ) -> None:
         """Bring the counters up to what the rooms counted by themselves since they were opened."""
         now = {
@@ -232,6 +251,8 @@ class Telemetry:
             "opened": sessions.opened,
             "sessions_lost": sessions.lost,
             "dropped": streams.dropped,
+            "shadow_judged": shadow.judged if shadow else 0,
+            "shadow_dropped": shadow.dropped if shadow else 0,
         }
         for counter, name in self._carried:
             if (more := now[name] - self._seen[name]) > 0:

@@ -35,10 +35,13 @@ class EmbeddedPolicy:
         memory_bytes: int = 1 << 30,
         replaced: Callable[[Replaced], None] | None = None,
         look_every_s: float = LOOK_EVERY_S,
+        background: bool = False,
     ) -> None:
         """`replaced` hears what became of every bundle that comes to lie there; without it none is looked for."""
         self._path = path
-        self._bounds = Bounds(deadline_s=deadline_s, evaluators=evaluators, memory_bytes=memory_bytes)
+        self._bounds = Bounds(
+            deadline_s=deadline_s, evaluators=evaluators, memory_bytes=memory_bytes, background=background
+        )
         self._folder = Folder(path)
         self._replaced = replaced
         self._look_every_s = look_every_s

@@ -50,6 +50,13 @@ class Engine(Protocol):
         """The syntax trees of all modules."""
         ...
 
+    def set_enable_coverage(self, enable: bool) -> None:
+        """Whether lines that are evaluated are noted."""
+
+    def get_coverage_report_as_json(self) -> str:
+        """The lines that were, and those that were not."""
+        ...
+
     def clone(self) -> Engine:
         """A copy that shares what is never changed."""
         ...
@@ -66,7 +73,11 @@ class Judge:
         """`load` is the payload of a LOAD frame (frames.py), `engine` an empty engine. Raises `Unloadable`."""
         self._rule: str = load["rule"]
         self.tests: list[str] = []
+        self._reports: list[str] = []
+        self._covers = bool(load.get("cover"))
         try:
+            if self._covers:
+                engine.set_enable_coverage(True)
             for name, text in load["modules"]:
                 engine.add_policy(name, text)
             if load["vet"]:
@@ -93,6 +104,8 @@ class Judge:
         try:
             decision = self._evaluate(question.decode(), rule or self._rule)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is no decision
+            if self._covers:
+                self._reports.append(self._engine.get_coverage_report_as_json())
             self._engine = self._fresh.clone()
             place = _PLACE.search(str(error))
             what = f"a rule failed at {place[1]}" if place else f"the evaluation failed ({type(error).__name__})"
@@ -103,6 +116,20 @@ class Judge:
         if len(answer) > frames.LONGEST_ANSWER:
             return frames.FAILED, f"{rule or self._rule} is longer than {frames.LONGEST_ANSWER} bytes".encode()
         return frames.ANSWER, answer
+
+    def report(self) -> bytes:
+        """The lines that were evaluated by now, and those that were not: the payload of an answer to REPORT."""
+        covered: dict[str, set[int]] = {}
+        seen: dict[str, set[int]] = {}
+        for text in [*self._reports, self._engine.get_coverage_report_as_json()]:
+            for file in json.loads(text)["files"]:
+                covered.setdefault(file["path"], set()).update(file["covered"])
+                seen.setdefault(file["path"], set()).update(file["covered"], file["not_covered"])
+        told = {
+            name: {"covered": sorted(covered[name]), "not_covered": sorted(lines - covered[name])}
+            for name, lines in seen.items()
+        }
+        return json.dumps(told).encode()
 
     def _evaluate(self, question: str, rule: str) -> str:
         engine = self._engine
@@ -185,7 +212,9 @@ def serve(channel: socket.socket) -> None:
                 loaded = json.dumps({"checks": judge.checks, "tests": judge.tests}).encode()
                 channel.sendall(frames.pack_frame(frames.LOADED, ident, loaded))
                 continue
-            if kind == frames.TEST:
+            if kind == frames.REPORT:
+                outcome, text = frames.ANSWER, judge.report()
+            elif kind == frames.TEST:
                 outcome, text = judge.answer(b"{}", payload.decode())
             else:
                 outcome, text = judge.answer(payload)

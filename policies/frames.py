@@ -9,14 +9,17 @@ import struct
 from collections.abc import Iterator
 
 # Gateway to evaluator.
-LOAD = 1  # payload: JSON {"modules": [[name, text]], "data", "rule", "checks": [text], "memory_bytes", "vet"}
+LOAD = (
+    1  # payload: JSON {"modules": [[name, text]], "data", "rule", "checks": [text], "memory_bytes", "vet", "cover"}
+)
 ASK = 2  # payload: the input document, JSON text
 TEST = 3  # payload: the path of a rule to evaluate without input
+REPORT = 4  # no payload: which lines were evaluated since the LOAD that said `cover`
 
 # Evaluator to gateway.
 LOADED = 11  # payload: JSON {"checks": [answer text], "tests": [rule path]}
 UNLOADABLE = 12  # payload: why, UTF-8 text about the bundle
-ANSWER = 13  # payload: the decision, JSON text
+ANSWER = 13  # payload: the decision, or to a REPORT {file: {"covered": [line], "not_covered": [line]}}; JSON text
 FAILED = 14  # payload: why there is no decision, UTF-8 text that holds nothing of the question
 
 LONGEST_LOAD = 128 * 1024 * 1024

@@ -39,6 +39,7 @@ class Bounds:
     waiting: int = 1024
     waiting_bytes: int = 64 * 1024 * 1024
     question_bytes: int = 16 * 1024 * 1024
+    background: bool = False  # at the lowest priority: nobody waits for these answers
 
 
 class Generation:
@@ -378,6 +379,8 @@ class Generation:
             loading.set_exception(error if isinstance(error, PolicyUnavailable) else PolicyUnavailable(str(error)))
             return
         evaluator.loaded = True
+        if self._bounds.background:
+            evaluator.demote()
         self._evaluators.append(evaluator)
         if self._shrinking is None and len(self._evaluators) > self._bounds.evaluators:
             self._shrinking = self._loop.call_later(CALM_S, self._shrink)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from policies import frames
 from policies.bundles import DECISION, Bundle, load_bundle
@@ -35,9 +36,16 @@ def run_tests(path: str | os.PathLike[str], *, timeout_s: float = 10.0) -> list[
 
 
 def run_bundle_tests(
-    bundle: Bundle, *, timeout_s: float, given_up: Callable[[], bool] = lambda: False
+    bundle: Bundle,
+    *,
+    timeout_s: float,
+    given_up: Callable[[], bool] = lambda: False,
+    coverage: Coverage | None = None,
 ) -> list[Outcome]:
-    """The same of a bundle that was read. Tests that are not run because of `given_up` have not passed."""
+    """The same of a bundle that was read. Tests that are not run because of `given_up` have not passed.
+
+    `coverage` is filled with the lines of the rules that tests evaluated; what a process that died had seen is lost.
+    """
     load = {
         "modules": [[module.name, module.text] for module in (*bundle.modules, *bundle.tests)],
         "data": bundle.data,
@@ -45,52 +53,107 @@ def run_bundle_tests(
         "checks": [],
         "memory_bytes": 1 << 30,
         "vet": True,
+        "cover": coverage is not None,
     }
     names: list[str] = []
     outcomes: list[Outcome] = []
     while len(outcomes) == 0 or len(outcomes) < len(names):
         # Again from the first test that has no outcome: one that never ends, or crashes, costs its process.
-        names, more = _run_from(len(outcomes), json.dumps(load).encode(), timeout_s, given_up)
-        outcomes += more
+        with _Run(json.dumps(load).encode(), timeout_s) as run:
+            names = run.names
+            outcomes += run.test(names[len(outcomes) :], given_up)
+            if coverage is not None:
+                coverage.add(run.report())
         if not names:
             break
     return outcomes
 
 
-def _run_from(
-    first: int, load: bytes, timeout_s: float, given_up: Callable[[], bool]
-) -> tuple[list[str], list[Outcome]]:
-    channel, process = connect_blocking()
-    try:
-        with channel:
-            channel.settimeout(timeout_s)
-            heard = _frames(channel)
-            channel.sendall(frames.pack_frame(frames.LOAD, 0, load))
-            kind, payload = next(heard, (frames.UNLOADABLE, b"the evaluator ended while it loaded the bundle"))
+class Coverage:
+    """The lines of each file that were evaluated, and those that never were. Tests' own files are left out."""
+
+    def __init__(self) -> None:
+        self._covered: dict[str, set[int]] = {}
+        self._seen: dict[str, set[int]] = {}
+
+    def add(self, report: Mapping[str, Mapping[str, list[int]]]) -> None:
+        """What one process has evaluated."""
+        for name, lines in report.items():
+            if not name.endswith("_test.rego"):
+                self._covered.setdefault(name, set()).update(lines["covered"])
+                self._seen.setdefault(name, set()).update(lines["covered"], lines["not_covered"])
+
+    def files(self) -> dict[str, tuple[list[int], list[int]]]:
+        """By file: the lines that were evaluated, and those that were not."""
+        return {
+            name: (sorted(self._covered[name]), sorted(seen - self._covered[name]))
+            for name, seen in sorted(self._seen.items())
+        }
+
+
+class _Run:
+    """One evaluator process with the bundle and its tests, for the length of a `with`."""
+
+    def __init__(self, load: bytes, timeout_s: float) -> None:
+        self._load = load
+        self._timeout_s = timeout_s
+        self.names: list[str] = []
+        self._dead = False
+
+    def __enter__(self) -> Self:
+        self._channel, self._process = connect_blocking()
+        try:
+            self._channel.settimeout(self._timeout_s)
+            self._heard = _frames(self._channel)
+            self._channel.sendall(frames.pack_frame(frames.LOAD, 0, self._load))
+            kind, payload = next(self._heard, (frames.UNLOADABLE, b"the evaluator ended while it loaded the bundle"))
             if kind != frames.LOADED:
                 raise PolicyUnavailable(payload.decode(errors="replace"))
-            names: list[str] = json.loads(payload)["tests"]
-            outcomes: list[Outcome] = []
-            for name in names[first:]:
-                if given_up():
-                    outcomes.append(Outcome(name, False, "was not run: the time for all tests was over"))
-                    continue
-                channel.sendall(frames.pack_frame(frames.TEST, 0, name.encode()))
-                try:
-                    answer = next(heard, None)
-                except TimeoutError:
-                    outcomes.append(Outcome(name, False, f"did not end within {timeout_s:g} s"))
-                    break
-                if answer is None:
-                    outcomes.append(Outcome(name, False, "the evaluator died"))
-                    break
-                outcomes.append(_read_outcome(name, *answer))
-            return names, outcomes
-    except TimeoutError:
-        raise PolicyUnavailable(f"the bundle did not load within {timeout_s:g} s") from None
-    finally:
-        process.kill()
-        process.wait()
+            self.names = json.loads(payload)["tests"]
+        except TimeoutError:
+            self.__exit__()
+            raise PolicyUnavailable(f"the bundle did not load within {self._timeout_s:g} s") from None
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+    def test(self, names: list[str], given_up: Callable[[], bool]) -> list[Outcome]:
+        """Run these, up to the first that costs the process."""
+        outcomes: list[Outcome] = []
+        for name in names:
+            if given_up():
+                outcomes.append(Outcome(name, False, "was not run: the time for all tests was over"))
+                continue
+            answer, why = self._ask(frames.TEST, name.encode())
+            if answer is None:
+                outcomes.append(Outcome(name, False, why))
+                break
+            outcomes.append(_read_outcome(name, *answer))
+        return outcomes
+
+    def report(self) -> dict[str, dict[str, list[int]]]:
+        """What was evaluated; nothing where the process is gone."""
+        answer, _ = (None, "") if self._dead else self._ask(frames.REPORT, b"")
+        found: dict[str, dict[str, list[int]]] = {} if answer is None else json.loads(answer[1])
+        return found
+
+    def _ask(self, kind: int, payload: bytes) -> tuple[tuple[int, bytes] | None, str]:
+        try:
+            self._channel.sendall(frames.pack_frame(kind, 0, payload))
+            answer = next(self._heard, None)
+        except TimeoutError:
+            self._dead = True
+            return None, f"did not end within {self._timeout_s:g} s"
+        except OSError:
+            answer = None
+        self._dead = answer is None
+        return answer, "the evaluator died"
 
 
 def _frames(channel: socket.socket) -> Iterator[tuple[int, bytes]]:

@@ -114,6 +114,11 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["servers"]["readonly"]["credentials"] = {"value_env": "X"}
     if path in OPA_ONLY:
         document["policy"] = {"engine": "opa", "url": "https://opa.example.com"}
+    if path.startswith("policy.shadow."):
+        one = "url" if re.search(r"url|token|tls", path) else "path"
+        document["policy"]["shadow"] = {one: "https://opa.example.com"}
+    if path.startswith("policy.shadow.tls."):
+        document["policy"]["shadow"]["tls"] = {"cert": "/x", "key": "/x"}
     if path.startswith("policy.tls."):
         document["policy"]["tls"] = {"cert": "/x", "key": "/x"}
     if path.startswith("sign_in."):
@@ -152,8 +157,10 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
     assert from_file == expected
     if row[4] != "–":
         base = put(path, DOCUMENT) if path.endswith("value_env") else DOCUMENT
-        if path in OPA_ONLY:
-            base = put(path, "http://127.0.0.1:1" if path == "policy.url" else "/y")
+        if path in OPA_ONLY or path.startswith("policy.shadow."):
+            base = put(
+                path, "http://127.0.0.1:1" if path.endswith(".url") else 1 if path.endswith(".sample") else "/y"
+            )
         base = base | SIGN_IN if path.startswith("sign_in.") else base
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)

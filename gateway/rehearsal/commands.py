@@ -1,0 +1,168 @@
+"""`ostiary policy test | diff | replay`: a policy is tried before it judges, and watched before it is believed.
+
+Exit codes: 0 all holds (or nothing would differ), 1 it does not, 2 it could not be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from gateway.disagreements import Group, read_all
+from policies.bundles import load_bundle
+from policies.rego_tests import Coverage, Outcome, run_bundle_tests
+from policies.verdict import PolicyUnavailable
+
+NO: Final = 1
+NOT_ASKED: Final = 2
+TEST_S: Final = 10.0
+OPA_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDoor:
+    """The way from `--config` to the policy's places (`ctx.obj`). Each raises `ValueError` where it can't be read."""
+
+    bundle: Callable[[Path], Path]
+    shadow_file: Callable[[Path], Path]
+
+
+@click.group()
+def policy() -> None:
+    """Try a policy before it judges, and compare it with the one that does."""
+
+
+config_option = click.option("--config", type=click.Path(path_type=Path), help="The gateway's configuration.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@policy.command()
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@config_option
+@click.option("--coverage", is_flag=True, help="Also print which lines of the rules no test evaluated.")
+@click.option(
+    "--opa", "opa", is_flag=False, flag_value="opa", help="Also run the tests in this OPA (default: `opa`)."
+)
+@json_option
+@click.pass_context
+def test(  # noqa: PLR0917 - one a parameter
+    ctx: click.Context, path: Path | None, config: Path | None, coverage: bool, opa: str | None, as_json: bool
+) -> None:
+    """Run the Rego tests of the bundle at PATH (or of the configuration's), in the embedded engine."""
+    folder = path or _bundle(ctx, config)
+    seen = Coverage() if coverage else None
+    try:
+        outcomes = run_bundle_tests(load_bundle(folder), timeout_s=TEST_S, coverage=seen)
+        others = [] if opa is None else _test_in_opa(opa, folder)
+    except PolicyUnavailable as error:
+        end(str(error), as_json)
+    if as_json:
+        told: dict[str, Any] = {"tests": [asdict(one) for one in outcomes]}
+        if opa is not None:
+            told["opa"] = [asdict(one) for one in others]
+        if seen is not None:
+            files = seen.files().items()
+            told["coverage"] = {name: {"covered": yes, "not_covered": no} for name, (yes, no) in files}
+        click.echo(json.dumps(told, indent=2))
+    else:
+        for engine, found in (("", outcomes), ("OPA: ", others)):
+            for one in found:
+                click.echo(f"{engine}{'ok  ' if one.passed else 'FAIL'} {one.name}{one.why and ': ' + one.why}")
+        for name, (yes, no) in (seen.files() if seen else {}).items():
+            share = 100 * len(yes) / max(1, len(yes) + len(no))
+            click.echo(f"{name}: {share:.1f} % of its lines{(no and f', not {_ranges(no)}') or ''}")
+        click.echo(f"{sum(one.passed for one in (*outcomes, *others))} of {len(outcomes) + len(others)} passed")
+    sys.exit(0 if all(one.passed for one in (*outcomes, *others)) else NO)
+
+
+def _test_in_opa(program: str, folder: Path) -> list[Outcome]:
+    """The same tests by `opa test`. Raises `PolicyUnavailable` where it can't be run or does not load the bundle."""
+    command = [program, "test", "--bundle", str(folder), "--format", "json"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=OPA_S, check=False, stdin=subprocess.DEVNULL)  # noqa: S603
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PolicyUnavailable(f"{program}: {getattr(error, 'strerror', None) or 'did not end in time'}") from error
+    except ValueError as error:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        raise PolicyUnavailable(f"{program}: {' '.join(words)[:500] or 'no result'}") from error
+    return [
+        Outcome(f"{one['package']}.{one['name']}", not bad, "does not hold" if bad else "")
+        for one in found or []
+        for bad in (bool(one.get("fail") or one.get("error")),)
+    ]
+
+
+def _ranges(lines: Iterable[int]) -> str:
+    """3, 4, 5, 9 -> `3-5, 9`."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(lines)), lambda pair: pair[1] - pair[0])]
+    return ", ".join(
+        str(run[0][1]) if len(run) == 1 else f"{run[0][1]}-{run[-1][1]}" for run in runs
+    )  # fmt: skip
+
+
+@policy.command()
+@click.option("--live", is_flag=True, required=True, help="What the running gateway's shadow judged otherwise.")
+@config_option
+@json_option
+@click.pass_context
+def diff(ctx: click.Context, live: bool, config: Path | None, as_json: bool) -> None:  # noqa: ARG001 - says what is meant
+    """List where the shadow (`policy.shadow`) disagrees with the policy that judges."""
+    try:
+        groups = read_all(_door(ctx).shadow_file(_named(config)))
+    except (ValueError, OSError) as error:
+        end(str(error), as_json)
+    if as_json:
+        click.echo(json.dumps([asdict(group) for group in groups], indent=2))
+    else:
+        for group in groups:
+            click.echo(_sheet(group))
+        click.echo(f"{sum(group.count for group in groups)} calls in {len(groups)} kinds would be judged otherwise")
+    sys.exit(NO if groups else 0)
+
+
+def _sheet(group: Group) -> str:
+    what = " ".join(filter(None, (group.server, group.method, group.name)))
+    last = datetime.fromtimestamp(group.last, UTC).isoformat(timespec="seconds")
+    return (
+        f"{group.count} x {what}: {group.difference}\n"
+        f"    now  {group.live} ({', '.join(group.live_reasons)}) by {group.live_revision}\n"
+        f"    then {group.candidate} ({', '.join(group.candidate_reasons)}) by {group.candidate_revision or '-'}, "
+        f"last at {last}"
+    )
+
+
+def end(message: str, as_json: bool) -> NoReturn:
+    """It could not be asked."""
+    told = json.dumps({"error": "not_asked", "message": message}, indent=2) if as_json else message
+    click.echo(told, err=not as_json)
+    sys.exit(NOT_ASKED)
+
+
+def _named(config: Path | None) -> Path:
+    if config is None:
+        raise click.UsageError("--config FILE says which")
+    return config
+
+
+def _bundle(ctx: click.Context, config: Path | None) -> Path:
+    try:
+        return _door(ctx).bundle(_named(config))
+    except ValueError as error:
+        end(str(error), as_json=False)
+
+
+def _door(ctx: click.Context) -> PolicyDoor:
+    door = ctx.find_object(PolicyDoor)
+    if door is None:
+        raise click.UsageError("--config is not available here")
+    return door

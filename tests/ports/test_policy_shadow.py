@@ -1,0 +1,174 @@
+"""A candidate beside the policy: it finds a planted difference and only it, and nobody who is judged notices it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.disagreements import MOST, Disagreements, Group, file_of, group_of, read_all
+from policies.embedded import EmbeddedPolicy
+from policies.shadow import DIFFERENCES, LARGEST, WAITING, Difference, Shadow, ShadowedPolicy, tell_apart
+from policies.verdict import ApprovalTerms, Effect, PolicyUnavailable, Verdict
+from tests.ports.test_bundle import write_bundle
+from tests.ports.test_policy import RULES, ask
+from tests.support.processes import eventually
+
+PLANTED = RULES.replace('"deny": {"effect": "deny", "reasons": ["no"]}', '"deny": {"effect": "allow"}')
+CANARY = "canary-8f2c1d"
+
+
+@asynccontextmanager
+async def beside(
+    folder: Path, rules: str, found: list[Difference], **options: Any
+) -> AsyncIterator[tuple[ShadowedPolicy, Shadow]]:
+    live = EmbeddedPolicy(write_bundle(folder / "live", RULES), deadline_s=5)
+    bundle = write_bundle(folder / "next", rules, manifest='{"revision": "r2"}')
+    candidate = EmbeddedPolicy(bundle, deadline_s=5, evaluators=1, background=True)
+    await live.start()
+    shadow = Shadow(candidate, found.append, **options)
+    shadow.start()
+    try:
+        await eventually("the candidate is there", lambda: shadow.ready)
+        yield ShadowedPolicy(live, shadow), shadow
+    finally:
+        await shadow.close()
+        await live.close()
+
+
+async def test_a_planted_difference_is_found_and_only_it(tmp_path: Path) -> None:
+    """Of hundreds of calls exactly those differ whose rule was changed; what was judged is the live policy's."""
+    assert PLANTED != RULES
+    found: list[Difference] = []
+    async with beside(tmp_path, PLANTED, found) as (policy, shadow):
+        names = ["allow", "approve", "deny", "nothing", "echo"] * 40
+        verdicts = await asyncio.gather(*(policy.judge(ask(name, {"n": 1})) for name in names))
+        assert {verdict.revision for verdict in verdicts} == {"r1"}
+        assert Counter(verdict.effect for verdict in verdicts)[Effect.DENY] == 80
+        await eventually("all were asked", lambda: shadow.judged == 200)
+        await eventually("all differences are told", lambda: len(found) == 40)
+        assert shadow.dropped == 0
+        assert {one.kind for one in found} == {"deny_to_allow"}
+        assert {json.loads(one.question)["request"]["name"] for one in found} == {"deny"}
+        assert {(one.live.revision, one.candidate and one.candidate.revision) for one in found} == {("r1", "r2")}
+
+
+async def test_a_candidate_that_loops_and_fails_holds_up_nobody(tmp_path: Path) -> None:
+    """Whatever the candidate does, callers are judged in their time; what it could not be asked is counted."""
+    looping = RULES.replace('input.request.name == "loop"\n', 'input.request.name == "allow"\n')
+    assert looping != RULES
+    found: list[Difference] = []
+    async with beside(tmp_path, looping, found) as (policy, shadow):
+        began = time.monotonic()
+        for _ in range(WAITING + 200):
+            assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
+        assert time.monotonic() - began < 20
+        assert shadow.dropped > 0
+        await eventually("a failure is told", lambda: any(one.kind == "failed" for one in found))
+        assert all(one.candidate is None for one in found if one.kind == "failed")
+
+
+async def test_what_is_large_or_not_drawn_is_not_asked(tmp_path: Path) -> None:
+    """The queue is bounded in bytes, a question in size, and a sample is a sample."""
+    found: list[Difference] = []
+    async with beside(tmp_path, PLANTED, found) as (policy, shadow):
+        await policy.judge(ask("deny", {"text": "x" * LARGEST}))
+        assert (shadow.judged, shadow.dropped) == (0, 1)
+    async with beside(tmp_path / "sampled", PLANTED, found, sample=0.2) as (policy, shadow):
+        for _ in range(300):
+            await policy.judge(ask("allow"))
+        await eventually("they were asked", lambda: shadow.judged > 10)
+        assert shadow.judged < 200
+
+
+async def test_a_candidate_that_cannot_start_is_told_and_waited_for(tmp_path: Path) -> None:
+    """A bad candidate is no fault of the gateway's: it serves, and says so."""
+    bundle = write_bundle(tmp_path / "next", "package mcp.authz\n}")
+    said: list[str] = []
+    shadow = Shadow(EmbeddedPolicy(bundle), lambda _: None, said.append)
+    shadow.start()
+    await eventually("it is told", lambda: bool(said))
+    assert "authz.rego" in said[0]
+    assert not shadow.ready
+    await shadow.close()
+
+
+ALLOW = Verdict(Effect.ALLOW, ("a", "b"), ("r",), revision="r1")
+APPROVE = Verdict(Effect.APPROVE, approval=ApprovalTerms(approvers=("user:ann",)), revision="r1")
+
+
+@pytest.mark.parametrize(
+    ("live", "candidate", "kind"),
+    [
+        (ALLOW, replace(ALLOW, revision="r2", scopes=("b", "a")), ""),
+        (ALLOW, APPROVE, "allow_to_approve"),
+        (APPROVE, replace(ALLOW, scopes=("x",)), "approve_to_allow"),
+        (ALLOW, replace(ALLOW, scopes=("a",)), "scopes"),
+        (APPROVE, replace(APPROVE, approval=ApprovalTerms(approvers=("user:bob",))), "approval"),
+        (ALLOW, replace(ALLOW, visible=("x",)), "visible"),
+        (ALLOW, replace(ALLOW, disclose=True), "disclose"),
+        (ALLOW, replace(ALLOW, mask=("/x",)), "mask"),
+        (ALLOW, replace(ALLOW, clear=("/x",)), "clear"),
+        (ALLOW, replace(ALLOW, reasons=("other",)), "reasons"),
+    ],
+)
+def test_every_member_of_a_verdict_counts(live: Verdict, candidate: Verdict, kind: str) -> None:
+    """What differs is told by the first member that matters; the revision and the order of sets do not."""
+    assert tell_apart(live, candidate) == kind
+    assert kind in ("", *DIFFERENCES)
+
+
+def difference(name: str, kind: str = "deny_to_allow", server: str = "files") -> Difference:
+    question = {"server": {"name": server}, "subject": {"id": CANARY, "claims": {"x": CANARY}}}
+    request = {"method": "tools/call", "name": name, "arguments": {"secret": CANARY}}
+    verdict = Verdict(Effect.DENY, reasons=("no",), revision="r1")
+    return Difference(kind, orjson.dumps({**question, "request": request}), verdict, replace(ALLOW, revision="r2"))
+
+
+def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -> None:
+    """Grouped, bounded whatever names are made up, written at once, read over all workers; no caller's data in it."""
+    counted: Counter[tuple[str, str]] = Counter()
+
+    def count(server: str, kind: str) -> None:
+        counted[server, kind] += 1
+
+    tables = [Disagreements(file_of(tmp_path / "shadow.jsonl", writer), count, lambda: 7.0) for writer in (0, 1)]
+    for number in range(3 * MOST):
+        tables[0].met(difference(f"made up {number}\n\u202e"))
+    for _ in range(5):
+        for table in tables:
+            table.met(difference("read"))
+    for table in tables:
+        table.save()
+    assert counted == {("files", "deny_to_allow"): 3 * MOST + 10}
+    groups = read_all(tmp_path / "shadow.jsonl")
+    assert len(groups) == MOST
+    first = groups[0]
+    assert (first.name, first.count, first.live, first.candidate) == ("read", 10, "deny", "allow")
+    assert (first.live_reasons, first.candidate_reasons, first.candidate_revision) == (["no"], ["r"], "r2")
+    for file in tmp_path.iterdir():
+        text = file.read_text()
+        assert CANARY not in text
+        assert text.isascii()
+    tables[0].forget()
+    assert [group.count for group in read_all(tmp_path / "shadow.jsonl")] == [5]
+    (tmp_path / "shadow.jsonl.2").write_text("{}\n")
+    with pytest.raises(ValueError, match=r"shadow\.jsonl\.2"):
+        read_all(tmp_path / "shadow.jsonl")
+
+
+def test_a_failed_candidate_is_a_group_as_well() -> None:
+    """Its failure's text stands where reasons would."""
+    live = Verdict(Effect.ALLOW, revision="r1")
+    group = group_of(Difference("failed", b'{"request": {}}', live, None, str(PolicyUnavailable("took longer"))))
+    assert isinstance(group, Group)
+    assert (group.candidate, group.candidate_reasons, group.server) == ("none", ["took longer"], "")
