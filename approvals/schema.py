@@ -64,6 +64,13 @@ tickets = Table(
         postgresql_where=text("state IN ('pending', 'approved')"),
     ),
     Index(
+        "tickets_approved",
+        "server",
+        "created_at",
+        sqlite_where=text("state IN ('approved', 'used')"),
+        postgresql_where=text("state IN ('approved', 'used')"),
+    ),
+    Index(
         "tickets_due",
         "expires_at",
         sqlite_where=text("state IN ('pending', 'approved')"),

@@ -25,6 +25,7 @@ from approvals.review.forms import field, only_fields
 from approvals.review.pages import HOME, TICKETS, Handler, Room, frame
 from approvals.review.sentences import MOVED
 from approvals.review.visitors import Visit
+from approvals.sieve import Sieve, Whose
 from approvals.ticket import ActInvalid, MovedOn, TicketUnknown, Unapprovable
 
 ASK_BYTES = 1024 * 1024
@@ -107,7 +108,7 @@ class Asking:
         visit = await self._room.receive(request)
         require(visit.person, REQUEST)
         given = request.query_params
-        known = {"server", "tool", "as", "client", "find"}
+        known = {"server", "tool", "as", "find"}
         if len(given) != len(given.multi_items()) or not set(given) <= known:
             raise ActInvalid("query_invalid")
         if not given.get("server"):
@@ -123,8 +124,13 @@ class Asking:
             )  # fmt: skip
             return look.page(html)
         offer = _named(tools, given["tool"])
-        filled = Filled(given.get("client", visit.person.client)[:MOST_CLIENT], {})
+        filled = Filled(await self._program_of(visit.person), {})
         return self._form(visit, given["server"], offer, given.get("as") == "json", filled)
+
+    async def _program_of(self, person: Person) -> str:
+        """The program that called for this person last, as far as one was held: seldom is it that of the pages."""
+        lines, _ = await self._room.desk.queue(person, Sieve(whose=Whose.OWN), limit=1)
+        return lines[0]["requester"]["client"] if lines else ""
 
     def _form(self, visit: Visit, server: str, offer: Offer, as_json: bool, filled: Filled) -> Response:
         fields = fields_of(offer.schema)
@@ -144,12 +150,14 @@ class Asking:
         fields = None if WHOLE in typed else fields_of(offer.schema)
         keys = (WHOLE,) if fields is None else tuple(one.key for one in fields)
         only_fields(typed, "server", "tool", "client", "justification", *keys)
-        client = field(typed, "client", MOST_CLIENT).strip() or visit.person.client
+        client = field(typed, "client", MOST_CLIENT).strip()
         if not client.isprintable():
             raise BodyRefused(400, "client_invalid")
         justification = field(typed, "justification", MOST_CHARACTERS).strip()
         filled = Filled(client, typed, justification)
         try:
+            if not client:
+                raise FieldInvalid("the program that will make the call: this has to be given")
             arguments = _arguments(fields, typed)
             # The call will come from the program that is named here, and is another effect from any other.
             person = replace(visit.person, client=client)

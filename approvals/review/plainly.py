@@ -73,6 +73,7 @@ def _plain(text: str, most: int, *, lines: bool) -> Plain:
         return Plain(Markup("<bdi>%s</bdi>") % shown, (), len(shown), len(text))  # the ordinary case
     parts: list[Markup] = []
     seen: list[str] = []
+    odd = _odd_letters(shown)
     marks = combined = at = 0
     while at < len(shown):
         one = shown[at]
@@ -83,7 +84,7 @@ def _plain(text: str, most: int, *, lines: bool) -> Plain:
         combined = combined + 1 if unicodedata.combining(one) else 0
         if not (_hides(one) or combined > MOST_COMBINED):
             seen.append(one)
-            parts.append(escape(one))
+            parts.append(_odd(one) if at in odd else escape(one))
             at += 1
             continue
         times = len(shown[at:]) - len(shown[at:].lstrip(one))
@@ -94,7 +95,7 @@ def _plain(text: str, most: int, *, lines: bool) -> Plain:
         parts.append(_mark(one, times))
         seen.append(" ")
         at += times
-    hints = _hints("".join(seen), shown, marks)
+    hints = _hints("".join(seen), shown, marks, bool(odd))
     return Plain(Markup("<bdi>%s</bdi>") % Markup("").join(parts), hints, len(shown), len(text))
 
 
@@ -113,7 +114,17 @@ def _mark(one: str, times: int) -> Markup:
     return Markup('<span class="mark" title="{}">U+{:04X}{}</span>').format(name, ord(one), repeated)
 
 
-def _hints(seen: str, shown: str, marks: int) -> tuple[str, ...]:
+def _odd_letters(text: str) -> frozenset[int]:
+    """Where letters stand that are not ASCII, in words that mix scripts or are dressed up."""
+    words = (found for found in _WORD.finditer(text) if _mixes(found[0]))
+    return frozenset(at for found in words for at in range(*found.span()) if text[at] > "\x7f")
+
+
+def _odd(one: str) -> Markup:
+    return Markup('<span class="odd" title="{}">{}</span>').format(unicodedata.name(one, "a letter"), one)
+
+
+def _hints(seen: str, shown: str, marks: int, odd: bool) -> tuple[str, ...]:
     hints = []
     if not BIDI.isdisjoint(shown):
         hints.append("holds characters that turn text round; they are written out here and do nothing")
@@ -121,7 +132,7 @@ def _hints(seen: str, shown: str, marks: int) -> tuple[str, ...]:
         hints.append("holds invisible or unusual characters; they are written out here")
     if any(unicodedata.bidirectional(one) in ("R", "AL") for one in seen):
         hints.append("holds text that is read from right to left")
-    if any(_mixes(word) for word in _WORD.findall(seen)):
+    if odd:
         hints.append("holds a word of letters that only look alike (of several scripts, or dressed up)")
     return tuple(hints)
 

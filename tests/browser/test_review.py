@@ -61,10 +61,18 @@ def test_from_a_held_call_to_a_run_call_in_two_browsers(theatre: Theatre) -> Non
         assert fact in text
     assert "secret 1041" not in bob.content()
     picture(bob, "story-reviewer")
+    shown = bob.locator('input[name="seen"]').first.input_value()
     bob.get_by_label("Comment").fill("Checked against the invoice.")
     bob.get_by_role("button", name="Approve").click()
     state_is(bob, "Approved")
     assert "you approved" in words(bob)
+
+    (record,) = [
+        one
+        for one in theatre.stack.audit_records()
+        if one.get("ticket") == address.rpartition("/")[2] and one.get("transition") == "approve"
+    ]
+    assert (record["by"].rpartition("|")[2], record["seen"]) == ("bob", shown)
 
     state_is(alice, "Approved")
     expect(alice.locator(".history")).to_contain_text("Checked against the invoice.")

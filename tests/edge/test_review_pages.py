@@ -24,6 +24,7 @@ from tests.support.visitors import ByName
 ORIGIN = "https://mcp.example"
 FROM_HERE = {"origin": "null", "sec-fetch-site": "same-origin"}
 TOOL = {"title": "Pay", "description": "Moves money.", "annotations": {"destructiveHint": True}}
+PAID = {"server": "bank", "tool": "pay", "arg.amount": "1"}
 PAY = {
     "type": "object",
     "properties": {"amount": {"type": "integer"}, "to": {"type": "string"}},
@@ -440,6 +441,8 @@ async def test_asking_ahead_makes_the_ticket_of_the_very_call(site: Site) -> Non
     held = await site.it.held(effect({"amount": 12, "to": "DE"}), mask=("/pin",))
     assert made.headers["location"].endswith(held.ticket.id)
     assert "invoice 7" in (await site.get(made.headers["location"])).text
+    form = await site.get("/review/request?server=bank&tool=pay", "alice")
+    assert 'name="client" value="agent"' in form.text
 
 
 @pytest.mark.parametrize(
@@ -451,6 +454,7 @@ async def test_asking_ahead_makes_the_ticket_of_the_very_call(site: Site) -> Non
         ({"arg.amount": "1", "arg.other": "1"}, 400, ""),
         ({"arg.amount": "1", "arguments": "{}"}, 400, ""),
         ({"arg.amount": "1", "client": "a\u202eb"}, 400, ""),
+        ({"arg.amount": "1", "client": " "}, 422, "the program that will make the call: this has to be given"),
         ({"arg.amount": "1", "tool": "other"}, 404, ""),
         ({"arg.amount": "1", "server": "other"}, 403, "The house says no."),
     ],
@@ -459,7 +463,7 @@ async def test_what_can_not_be_asked_for_is_said_where_it_was_typed(
     site: Site, typed: dict[str, str], status: int, said: str
 ) -> None:
     """The form comes back with what was typed and what is wrong; nothing was opened."""
-    fields = {"server": "bank", "tool": "pay", "justification": "kept words", **typed}
+    fields = {"server": "bank", "tool": "pay", "client": "agent", "justification": "kept words", **typed}
     answer = await site.post("/review/request", fields, "alice")
     assert answer.status_code == status
     assert said in html.unescape(answer.text)
@@ -471,7 +475,7 @@ async def test_what_can_not_be_asked_for_is_said_where_it_was_typed(
 async def test_the_house_s_own_no_stands_on_the_form(site: Site) -> None:
     """Its sentence, its status and the record's id; and the form is still there. A reader may not ask at all."""
     site.shop.refuses = True
-    answer = await site.post("/review/request", {"server": "bank", "tool": "pay", "arg.amount": "1"}, "alice")
+    answer = await site.post("/review/request", {**PAID, "client": "agent"}, "alice")
     assert (answer.status_code, answer.headers["ostiary-decision"]) == (403, "d1")
     assert "The house says no." in answer.text
     assert 'name="arg.amount"' in answer.text

@@ -34,7 +34,7 @@ def test_no_text_is_markup_and_none_of_it_is_invisible(text: str) -> None:
     """Whatever stands in it: the only tags are ours, and no control, format, bidi or odd blank character is left."""
     for plain in (in_a_line(text, 10_000), in_lines(text, 10_000)):
         html = str(plain.html)
-        bare = re.sub(r'</?bdi>|<span class="mark" title="[^"<>]*">|</span>', "", html)
+        bare = re.sub(r'</?bdi>|<span class="(?:mark|odd)" title="[^"<>]*">|</span>', "", html)
         assert "<" not in bare
         assert ">" not in bare
         assert all(one == "\n" or one.isprintable() for one in bare)
@@ -80,7 +80,9 @@ def test_what_could_not_be_seen_is_written_out_and_said(text: str, mark: str) ->
 )
 def test_letters_that_only_look_alike_are_hinted_at(text: str, hinted: bool) -> None:
     """A word of several scripts, or of dressed-up letters, is told; an ordinary word of any language is not."""
-    assert any("look alike" in hint for hint in in_a_line(text).hints) is hinted
+    plain = in_a_line(text)
+    assert any("look alike" in hint for hint in plain.hints) is hinted
+    assert ('class="odd"' in plain.html) is hinted
 
 
 def test_text_from_right_to_left_is_isolated_and_told() -> None:
