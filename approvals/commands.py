@@ -21,6 +21,7 @@ import httpx
 import orjson
 
 from approvals.acts import ACTS, METHODS
+from approvals.ahead import read_file, wait_for, what_next
 from approvals.approvers import Person, local_person
 from approvals.printing import as_json, line, paragraph, plain, sheet
 from approvals.ticket import ActInvalid, MovedOn, NotAllowed, State, StoreUnavailable, TicketUnknown
@@ -294,7 +295,9 @@ def show(asking: Asking, ticket_id: str) -> None:
 @click.option("--method", type=click.Choice(METHODS), default="tools/call", show_default=True)
 @click.option("--name", help="A prompt's name or a resource's URI.")
 @click.option("--arguments", type=click.File("rb"), help="A file with the arguments as one JSON object; - for stdin.")
+@click.option("--vary", type=click.File("rb"), help="In their place a JSON Schema that arguments fit: a grant.")
 @click.option("--justification", default="")
+@click.option("--wait", is_flag=True, help="Until somebody decided; exit 1 unless it was approved.")
 def request(
     asking: Asking,
     *,
@@ -303,23 +306,36 @@ def request(
     method: str,
     name: str | None,
     arguments: Any,
+    vary: Any,
     justification: str,
+    wait: bool,
 ) -> None:
-    """Ask for an approval ahead of the call."""
+    """Ask for an approval ahead of the call: of exactly these arguments, or (--vary) of all that fit a schema."""
     if (tool is None) == (name is None):
         raise click.UsageError("give either --tool or --name")
+    if vary is not None and (arguments is not None or method != "tools/call"):
+        raise click.UsageError("--vary stands in the place of --arguments, and is for tools")
     try:
-        given = orjson.loads(arguments.read()) if arguments is not None else {}
-    except orjson.JSONDecodeError as fault:
-        raise click.UsageError(f"--arguments: {fault}") from fault
+        given, schema = read_file(arguments, "--arguments"), read_file(vary, "--vary")
+    except ValueError as fault:
+        raise click.UsageError(str(fault)) from fault
     body = {
         "server": server,
         "method": method,
         "name": tool or name,
-        "arguments": given,
+        "arguments": given or {},
         "justification": justification,
+        **({} if schema is None else {"vary": schema}),
     }
-    asking.print(asking.run(asking.clerk.request(body)))
+    ticket = asking.run(asking.clerk.request(body))
+    if wait and ticket["state"] == "pending":
+        click.echo(what_next(ticket), err=True)
+        ticket = asking.run(wait_for(ticket, asking.clerk.show))
+    asking.print(ticket)
+    if not asking.json:
+        click.echo(what_next(ticket))
+    if wait and ticket["state"] != "approved":
+        raise SystemExit(NO)
 
 
 @approvals.command("migrate")

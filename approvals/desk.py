@@ -16,6 +16,7 @@ from approvals.acts import REQUEST
 from approvals.approvers import Person, parties_to, read_terms
 from approvals.counter import ITSELF, JOURNAL_S, MOST_CHARACTERS, Journal, require
 from approvals.filed import Filed
+from approvals.granting import find_grant
 from approvals.ledger import Ledger, new_id
 from approvals.looks import Looks
 from approvals.running import End, Running
@@ -26,6 +27,8 @@ from approvals.ticket import (
     ActInvalid,
     Asked,
     Claimed,
+    Covers,
+    Granted,
     Held,
     MovedOn,
     NotAllowed,
@@ -41,7 +44,7 @@ from approvals.ticket import (
     Unapprovable,
 )
 from approvals.vault import effect_of
-from approvals.weighing import Claim, Hold, Lapse, Replace, Today, weigh, weigh_leg
+from approvals.weighing import Claim, Hold, Lapse, Replace, Step, Today, weigh, weigh_leg
 
 __all__ = ["Desk", "NotHeld", "Origin", "StoreUnavailable", "Terms", "TooManyTickets"]
 
@@ -110,14 +113,16 @@ class Desk(Running):
         justification: str = "",
         origin: Origin | None = None,
         waited_for: str = "",
+        covers: Covers | None = None,
     ) -> Claimed | Held:
         """Consume one use of an approval of exactly this effect, or say why not; opens a ticket where there is none.
 
         `claims` are the caller's (who acts for whom decides who may not approve). With `origin` the effect is a leg's
         answers: they are asked for only while the leg can go on, and go on with it in one transaction. Where the call
         `waited_for` a ticket that is over, none is opened after it, unless it would not do for today's terms or tool.
-        To be run to its end: a use that is claimed for a caller who has gone stays consumed. Raises
-        `StoreUnavailable`, `TooManyTickets`, and what the journal raises; then nothing may run.
+        `covers` tells which grants the call may run under. To be run to its end: a use that is claimed for a caller who
+        has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, what the journal and `covers` raise; then
+        nothing may run.
         """
         try:
             today = self._today(asked, claims, terms, mask)
@@ -127,7 +132,9 @@ class Desk(Running):
             )
             return Held("unapprovable", never, str(fault))
         leg = None if origin is None else (asked, origin, claims)
-        settled = await self._settle(today, reasons, justification, claim=True, leg=leg, waited_for=waited_for)
+        settled = await self._settle(
+            today, reasons, justification, claim=True, leg=leg, waited_for=waited_for, covers=covers
+        )
         return settled.use or Held(settled.why, settled.ticket)
 
     async def go_on(self, asked: Asked, origin: Origin, *, claims: Mapping[str, Any]) -> Claimed | Held:
@@ -234,6 +241,7 @@ class Desk(Running):
         claim: bool,
         leg: _Leg | None = None,
         waited_for: str = "",
+        covers: Covers | None = None,
     ) -> _Settled:
         asked = today.asked
         for _ in range(ATTEMPTS):  # each further round means that another worker moved the same effect meanwhile
@@ -263,9 +271,10 @@ class Desk(Running):
                 case Lapse(_, use_id, run):
                     await self._end([End(use_id, run)])
                 case Replace() as step:
-                    replaced = await self._replace(step, today, reasons, justification, waited_for)
-                    if replaced is not None:
-                        return replaced
+                    by_grant = await self._run_under_grant(today, covers)
+                    settled = by_grant or await self._replace(step, today, reasons, justification, waited_for)
+                    if settled is not None:
+                        return settled
         raise StoreUnavailable("the ticket moves too fast")
 
     async def _what_became_of(self, ticket_id: str) -> _Settled | None:
@@ -276,14 +285,65 @@ class Desk(Running):
         state = standing(filed.ticket, self._clock()).state
         return None if state in LIVE else _Settled(filed.ticket, state.value)
 
-    def _use_of(self, filed: Filed) -> _Taken:
-        """A new use of an approved ticket."""
+    async def _run_under_grant(self, today: Today, covers: Covers | None) -> _Settled | None:
+        """Nothing of the very call stands in the way or speaks for it: a grant may. `None` where none covers it."""
+        for _ in range(ATTEMPTS):
+            step = None if covers is None else await self._find_grant(today, covers)
+            if step is None:
+                return None
+            if (settled := await self._use_grant(today, step)) is not None:
+                return settled
+            found = await self._store.read(lambda ledger: ledger.of_effect(today.asked, self._clock()))
+            if not isinstance(weigh(found, replace(today, now=self._clock())), Replace):
+                return None
+        raise StoreUnavailable("the grant moves too fast")
+
+    async def _find_grant(self, today: Today, covers: Covers) -> Step | None:
+        def today_for(granted: Granted) -> Today | None:
+            try:
+                approvers = read_terms(granted.terms, self._issuers, today.parties)
+            except Unapprovable:
+                return None
+            return replace(today, terms=granted.terms, mask=granted.mask, approvers=approvers, now=self._clock())
+
+        grants = await self._store.read(lambda ledger: ledger.grants(today.asked))
+        return await find_grant(grants, covers, today_for) if grants else None
+
+    async def _use_grant(self, today: Today, step: Step) -> _Settled | None:
+        """Do this step; `None` where the call is to be looked at anew."""
+        match step:
+            case Hold(why, filed):
+                return _Settled(filed.ticket, why)
+            case Lapse(_, use_id, run):
+                await self._end([End(use_id, run)])
+            case Replace(((filed, verb, why),)):
+                await self._store.write(
+                    lambda ledger: self._close(ledger, filed, verb, why, self._clock()), patience_s=JOURNAL_S
+                )
+                self._watch.tell(filed.ticket.id)
+            case Claim(filed):
+                if (before := self._claiming.get(filed.ticket.id)) is not None:
+                    await asyncio.wait({before})  # theirs is the claim of this moment
+                elif await self._take(filed.ticket.id, [new := self._use_of(filed, today)]):
+                    return _Settled(filed.ticket, use=new[1])
+        return None
+
+    def _use_of(self, filed: Filed, call: Today | None = None) -> _Taken:
+        """A new use of an approved ticket; of a grant for this `call`, which is what the record then names."""
         ticket = replace(filed.ticket, uses_left=filed.ticket.uses_left - 1)
-        use = Claimed(ticket.id, new_id(), expires_at=ticket.expires_at)
+        use = Claimed(ticket.id, new_id(), expires_at=ticket.expires_at, by_grant=call is not None)
+        if call is not None:
+            ticket = replace(ticket, asked=call.asked)
 
         async def take(ledger: Ledger) -> bool:
             now = self._clock()
-            return await ledger.claim(filed, use.use_id, self._owner, now=now, lease_until=now + self._lease_s)
+            until, asked = now + self._lease_s, None if call is None else call.asked
+            if call is not None:
+                await ledger.alone(call.asked)
+                step = weigh(await ledger.of_effect(call.asked, now), replace(call, now=now))
+                if not isinstance(step, Replace):
+                    return False  # meanwhile the very call was denied, or runs under another grant
+            return await ledger.claim(filed, use.use_id, self._owner, now=now, lease_until=until, call=asked)
 
         return ticket, use, "claim", take
 

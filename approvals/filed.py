@@ -10,12 +10,16 @@ from approvals.ticket import Run, Ticket
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The use that keeps a ticket busy: in flight until `lease_until`, waiting at its `leg`, or unknown."""
+    """The use that keeps a ticket busy: in flight until `lease_until`, waiting at its `leg`, or unknown.
+
+    `effect` is the keyed digest of the call that a grant's use is for.
+    """
 
     use_id: str
     run: Run
     lease_until: float
     leg: int = 0
+    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)

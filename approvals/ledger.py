@@ -30,7 +30,9 @@ from approvals.statements import (
     CONTINUE,
     DECISIONS,
     FREED,
+    GRANTS,
     LEFT_UNKNOWN,
+    MOST_GRANTS,
     OF_EFFECT,
     RUN,
     RUN_BY_HOLDER,
@@ -42,7 +44,7 @@ from approvals.statements import (
     is_readable_by,
 )
 from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, Standing, State, StoreUnavailable, Ticket, sources
-from approvals.vault import Vault, effect_of, join
+from approvals.vault import Vault, effect_of, join, kin_of
 
 MOST_EARLIER = 10
 BATCH = 100
@@ -69,16 +71,37 @@ class Ledger:
 
     async def of_effect(self, asked: Asked, now: float) -> list[Filed]:
         """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
-        given = {"lookups": self._vault.lookups(asked), "now": now}
+        lookups = self._vault.lookups(asked)
+        given = {"lookups": lookups, "now": now}
         rows = (await self.connection.execute(OF_EFFECT, given)).all()
         said = await self._said([row.id for row in rows if row.state == State.APPROVED])
         effect = effect_of(asked).hex()
-        filed = []
+        grants = await self.grants(asked)  # one that is busy with this very call stands in its way
+        filed = [one for one in grants if one.running is not None and one.running.effect in lookups]
         for row in rows:
             bond = self._bond(row)
             if bond["effect"] != effect:
                 raise StoreUnavailable(f"ticket {row.id} was filed under another effect")
             filed.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
+        return filed
+
+    async def grants(self, asked: Asked) -> list[Filed]:
+        """The grants that could cover this call, whatever its arguments: approved ones, and those that are busy."""
+        if asked.is_grant:
+            return []
+        rows = (await self.connection.execute(GRANTS, {"kin": self._vault.kin(asked)})).all()
+        if len(rows) == MOST_GRANTS and rows[-1].running is not None:
+            raise StoreUnavailable(
+                "too many grants of one tool are busy"
+            )  # one of them may be so with this very call
+        said = await self._said([row.id for row in rows if row.state == State.APPROVED])
+        kin = kin_of(asked).hex()
+        filed = []
+        for row in rows:
+            bond = self._bond(row)
+            if bond.get("kin") != kin:
+                raise StoreUnavailable(f"ticket {row.id} is no grant of this tool")
+            filed.append(self._filed(row, bond, None, said=said.get(row.id, ())))
         return filed
 
     async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
@@ -207,10 +230,11 @@ class Ledger:
                 "tool": asked.tool, "clear": ticket.clear,
             }
         )  # fmt: skip
+        grant = {"kin": kin_of(asked).hex(), "vary": asked.vary} if asked.is_grant else {}
         bond = orjson.dumps(
             {
                 "effect": effect_of(asked).hex(), "digest": asked.digest, "tenant": asked.tenant, "parties": parties,
-                "stated": _stated(ticket),
+                "stated": _stated(ticket), **grant,
             }
         )  # fmt: skip
         sealed = self._vault.seal(shown, ticket.id, "shown")
@@ -222,7 +246,8 @@ class Ledger:
             "reasons": _texts(ticket.reasons), "approvers": _texts(ticket.approvers), "mask": _texts(ticket.mask),
             "min_approvers": ticket.min_approvers, "uses": ticket.uses, "uses_left": ticket.uses_left,
             "created_at": ticket.created_at, "expires_at": ticket.expires_at,
-            "bond": self._vault.seal(bond, ticket.id, "bond"), "shown": sealed, "weight": len(sealed),
+            "bond": self._vault.seal(bond, ticket.id, "bond"), "shown": sealed, "weight": len(sealed) + len(bond),
+            "kin": self._vault.kin(asked)[0] if asked.is_grant else None,
         }  # fmt: skip
         insert = postgresql.insert if self._is_postgresql else sqlite.insert
         filed = await self.connection.execute(insert(tickets).values(values).on_conflict_do_nothing())
@@ -298,8 +323,13 @@ class Ledger:
         )  # fmt: skip
         return True
 
-    async def claim(self, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float) -> bool:
-        """Take one use of an approved ticket, if it is still exactly what was read, in time, and nothing runs."""
+    async def claim(
+        self, filed: Filed, use_id: str, owner: str, *, now: float, lease_until: float, call: Asked | None = None
+    ) -> bool:
+        """Take one use of an approved ticket, if it is still exactly what was read, in time, and nothing runs.
+
+        `call`: what a grant's use is for.
+        """
         given = {"ticket": filed.ticket.id, "read": filed.version, "use": use_id, "now": now}
         taken = await self.connection.execute(CLAIM, given)
         if taken.rowcount != 1:
@@ -307,6 +337,7 @@ class Ledger:
         row = {
             "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "leg": 0, "owner": owner,
             "lease_until": lease_until, "claimed_at": now, "at": now,
+            "effect": None if call is None else self._vault.lookups(call)[0],
         }  # fmt: skip
         await self.connection.execute(uses.insert(), row)
         return True
@@ -451,6 +482,7 @@ class Ledger:
             shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
             tenant=bond.get("tenant", ""),  # none in a ticket of before tickets named it
             tool=asked.tool if asked else shown.get("tool", {}) if shown else {},  # likewise
+            vary=bond.get("vary"),
         )  # fmt: skip
         ticket = Ticket(
             id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",
@@ -460,9 +492,11 @@ class Ledger:
             uses=row.uses, uses_left=row.uses_left, runs=tuple(ran), created_at=row.created_at,
             expires_at=row.expires_at, earlier=earlier,
         )  # fmt: skip
-        if _stated(ticket) != bond["stated"]:
+        if _stated(ticket) != bond["stated"] or effect_of(effect).hex() != bond["effect"]:
             raise StoreUnavailable(f"ticket {row.id} was changed in the database")
-        running = None if row.running is None else Open(row.running, Run(row.run_state), row.run_lease, row.run_leg)
+        running = None
+        if row.running is not None:
+            running = Open(row.running, Run(row.run_state), row.run_lease, row.run_leg, row.run_effect or "")
         return Filed(
             ticket=ticket,
             version=row.version,

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+GRANT = "not one call: up to {uses} calls of this tool, with any arguments that fit both schemas below (`vary`)"
 INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
@@ -45,6 +46,7 @@ def sheet(ticket: Mapping[str, Any]) -> str:
         ("state", ticket["state"]),
         ("server", f"{ticket['server']} ({ticket['environment'] or '-'}) {ticket['resource']}"),
         ("call", f"{ticket['method']} {ticket['name']}"),
+        *([("grant", GRANT.format(**ticket))] if "vary" in ticket else []),
         ("requester", f"{requester['issuer']}|{requester['subject']} by {requester['client'] or '-'}"),
         *([("tenant", requester["tenant"])] if "tenant" in requester else []),
         ("because", ticket["justification"] or "-"),
@@ -64,8 +66,8 @@ def sheet(ticket: Mapping[str, Any]) -> str:
     rows += [("run", f"{one['state']} at {one['at']}") for one in ticket["runs"]]
     rows += [("earlier", f"{one['state']} at {one['at']} ({one['ticket']})") for one in ticket["earlier"]]
     shown = [f"{name:<10} {plain(str(value))}" for name, value in rows]
-    for name in ("arguments", "meta"):
-        if ticket[name]:
+    for name in ("arguments", "vary", "meta"):
+        if ticket.get(name):
             text = json.dumps(ticket[name], indent=2, ensure_ascii=False)
             shown += [name, *(f"  {_visible(one)}" for one in text.split("\n"))]
     if ticket["masked"]:

@@ -53,7 +53,9 @@ tickets = Table(
     Column("bond", LargeBinary, nullable=False),  # the effect itself, and who asks
     Column("shown", LargeBinary, nullable=False),  # arguments, bound metadata, justification
     Column("weight", BigInteger, nullable=False),  # bytes of `shown`: a page of a list is bounded by them
+    Column("kin", String(64)),  # of a grant: a keyed digest of all but the arguments, by which its calls find it
     Index("tickets_lookup", "lookup"),
+    Index("tickets_kin", "kin", sqlite_where=text("kin IS NOT NULL"), postgresql_where=text("kin IS NOT NULL")),
     Index("tickets_opened", "issuer", "subject", "created_at"),
     Index("tickets_newest", "created_at", "id"),
     Index(
@@ -109,6 +111,7 @@ uses = Table(
     Column("claimed_at", Double, nullable=False),
     Column("at", Double, nullable=False),
     Column("resolved_at", Double),
+    Column("effect", String(64)),  # of a grant's use: the keyed digest of the very call
     Index("uses_ticket", "ticket_id", "claimed_at"),
     Index(
         "uses_open",

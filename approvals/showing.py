@@ -130,6 +130,7 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "page": f"{page_url}/{ticket.id}",
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),
+        **({"vary": asked.vary} if asked.is_grant else {}),
     }
 
 

@@ -97,6 +97,7 @@ def last_approved(ticket: Ticket, person: Person) -> Select[Any]:
         tickets.c.environment == asked.environment,
         tickets.c.state.in_((State.APPROVED, State.USED)),
         tickets.c.id != ticket.id,
+        tickets.c.kin.is_(None),  # a grant has no arguments to compare with
     )
     if not person.local:
         approved = approved.where(is_readable_by(person))

@@ -14,6 +14,7 @@ from approvals.ticket import Run, State
 
 LIVE = (State.PENDING, State.APPROVED)
 MOST_OF_ONE_EFFECT = 20
+MOST_GRANTS = 50
 
 _light = [column for column in tickets.c if column.name != "shown"]
 
@@ -22,6 +23,7 @@ SUMMARY = select(
     uses.c.state.label("run_state"),
     uses.c.lease_until.label("run_lease"),
     uses.c.leg.label("run_leg"),
+    uses.c.effect.label("run_effect"),
 ).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))
 """Tickets with the use that keeps them busy, without what is shown."""
 
@@ -37,6 +39,16 @@ OF_EFFECT = (
     .order_by(tickets.c.created_at.desc())
     .limit(MOST_OF_ONE_EFFECT)
 )
+
+GRANTS = (
+    SUMMARY.where(
+        tickets.c.kin.in_(bindparam("kin", expanding=True)),
+        or_(tickets.c.state == State.APPROVED, tickets.c.running.is_not(None)),
+    )
+    .order_by(tickets.c.running.is_(None), tickets.c.created_at.desc())
+    .limit(MOST_GRANTS)
+)
+"""Grants of one caller for one tool, those that are busy first: none of these may be overlooked."""
 
 DECISIONS = (
     select(decisions)

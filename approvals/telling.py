@@ -40,6 +40,8 @@ HEADLINES: Mapping[str, str] = {
     "expiring": "Still undecided, and about to expire",
 }
 
+GRANT = ", as a grant for up to {} calls"
+
 Format = Literal["json", "slack"]
 
 MOST_CLEAR = 32
@@ -104,6 +106,7 @@ def _json(event: str, ticket: Ticket, page_url: str, now: float) -> bytes:
         "requester": {name: _cut(getattr(asked, name)) for name in ("issuer", "subject", "client")},
         "reasons": list(ticket.reasons),
         "uses": ticket.uses,
+        "grant": asked.is_grant,
         "page": f"{page_url}/{ticket.id}",
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),
@@ -117,7 +120,8 @@ def _slack(event: str, ticket: Ticket, page_url: str) -> bytes:
     where = _code(asked.server) + (f" ({_code(asked.environment)})" if asked.environment else "")
     by = f" by {_code(asked.client)}" if asked.client else ""
     lines = [
-        f"{HEADLINES[event]}: {_code(_name(ticket))} on {where}",
+        f"{HEADLINES[event]}: {_code(_name(ticket))} on {where}"
+        + (GRANT.format(ticket.uses) if asked.is_grant else ""),
         f"For {_code(asked.subject)}{by}",
         f"Why: {', '.join(map(_code, ticket.reasons)) or '-'}",
         f"Expires {iso(ticket.expires_at)}",

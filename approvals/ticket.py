@@ -5,7 +5,7 @@ Values and rules only; `desk.py` applies them and `store.py` makes their transit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -150,6 +150,9 @@ class Asked:
     purpose. `tenant` is the requester's, `""` where none is configured. `tool` is what the server said of its tool at
     that moment, for reviewers: `{title, description, annotations}` as far as it said it, bounded; `tool_digest`
     covers the whole of it.
+
+    A grant is the same without arguments: `vary` is `{schema, bounds}`, the JSON Schemas of whoever asks and of the
+    policy, both of which a call's arguments have to fit, and `digest` covers them in the place of the arguments.
     """
 
     issuer: str
@@ -166,6 +169,24 @@ class Asked:
     shown_meta: Mapping[str, Any] = field(default_factory=dict)
     tenant: str = ""
     tool: Mapping[str, Any] = field(default_factory=dict)
+    vary: Mapping[str, Any] | None = None
+
+    @property
+    def is_grant(self) -> bool:
+        """Whether it stands for many calls: those whose arguments fit `vary`."""
+        return self.vary is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """That the policy would give this grant today for this very call: on these terms, with this mask."""
+
+    terms: Terms
+    mask: tuple[str, ...] = ()
+
+
+Covers = Callable[[Mapping[str, Any]], Awaitable[Granted | None]]
+"""A grant's `vary` -> whether the call that is asked for fits it, and the policy gives such a grant today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +233,8 @@ class Claimed:
 
     `leg`: how often the use was asked for input before. `expires_at` is the ticket's end, `effect` the digest of the
     call without what it answers (all its legs share it). `answers` is the use of a further ticket where the answers
-    of this leg needed an approval of their own.
+    of this leg needed an approval of their own. `by_grant`: the ticket is a grant, which covers this call alone and
+    nothing that it is asked for.
     """
 
     ticket_id: str
@@ -221,6 +243,7 @@ class Claimed:
     expires_at: float = 0.0
     effect: str = ""
     answers: Claimed | None = None
+    by_grant: bool = False
 
     @property
     def parts(self) -> tuple[Claimed, ...]:

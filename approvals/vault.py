@@ -89,8 +89,14 @@ class Vault:
 
     def lookups(self, asked: Asked) -> list[str]:
         """The keyed digests under which a ticket of this effect may be filed, the current key's first."""
-        effect = effect_of(asked)
-        return [hmac.new(key.find, effect, hashlib.sha256).hexdigest() for key in self._keys]
+        return self._find(effect_of(asked))
+
+    def kin(self, asked: Asked) -> list[str]:
+        """Likewise those of the grants that could cover this call: all but its arguments."""
+        return self._find(kin_of(asked))
+
+    def _find(self, what: bytes) -> list[str]:
+        return [hmac.new(key.find, what, hashlib.sha256).hexdigest() for key in self._keys]
 
     def stamp(self, shown: bytes) -> str:
         """The digest of what a person is shown: keyed, so that a record of it confirms no guess."""
@@ -111,4 +117,12 @@ def effect_of(asked: Asked) -> bytes:
     return join(
         asked.issuer, asked.subject, asked.client, asked.server, asked.resource, asked.environment, asked.method,
         asked.name, asked.digest,
+    )  # fmt: skip
+
+
+def kin_of(asked: Asked) -> bytes:
+    """What finds the grants of a call: who, where and which tool."""
+    return join(
+        "grant", asked.issuer, asked.subject, asked.tenant, asked.client, asked.server, asked.resource,
+        asked.environment, asked.method, asked.name,
     )  # fmt: skip

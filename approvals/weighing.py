@@ -68,7 +68,7 @@ def weigh(found: Sequence[Filed], today: Today) -> Step:
     for filed in found:
         if filed.running is None:
             continue
-        return _weigh_running(filed, filed.running, today.now)
+        return weigh_running(filed, filed.running, today.now)
     for filed in found:
         if filed.ticket.state is State.DENIED and filed.ticket.expires_at > today.now:
             return Hold("denied", filed)
@@ -90,7 +90,8 @@ def weigh(found: Sequence[Filed], today: Today) -> Step:
     return Replace(tuple(closing))
 
 
-def _weigh_running(filed: Filed, running: Open, now: float) -> Hold | Lapse:
+def weigh_running(filed: Filed, running: Open, now: float) -> Hold | Lapse:
+    """What a ticket's use means for whoever would use it too."""
     if running.run is Run.UNKNOWN:
         return Hold("unknown", filed)
     if running.run is Run.WAITING:
@@ -113,7 +114,7 @@ def weigh_leg(filed: Filed, use: Claimed, today: Today | None, now: float) -> Ho
         ended = filed.ticket.state in (State.REVOKED, State.EXPIRED)
         return Hold(filed.ticket.state.value if ended else "continued", filed)
     if running.run is not Run.WAITING:
-        return _weigh_running(filed, running, now)
+        return weigh_running(filed, running, now)
     if filed.ticket.state is not State.APPROVED:
         return Hold(filed.ticket.state.value, filed)
     if filed.ticket.expires_at <= now:

@@ -116,6 +116,8 @@ class Answers:
     def _seal_state(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         leg = 1 if passage.opened_state is None else passage.opened_state.leg + 1
         expires_at, use = self.clock() + self.state_s, admitted.use
+        if use is not None and use.by_grant:
+            use = None  # a grant covers a call and no answers: who goes on with them asks anew
         if use is not None:  # which waits at its own next leg, as long as its ticket lives
             expires_at, use = use.expires_at, replace(use, leg=use.leg + 1, answers=None)
         state = OpenedState(guarded.request_state, leg, use)

@@ -46,6 +46,7 @@ from gateway.engines import make_engine, name_setting, shadowed, tell_replaced
 from gateway.eras import Eras
 from gateway.errands import Errands
 from gateway.foresight import Foresight
+from gateway.grants import Grants
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
 from gateway.notices import Notices
@@ -184,12 +185,14 @@ class House:
         self._errands = errands = Errands(
             shelf, desk, handles, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand
         )
+        grants = Grants(implications)
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
             policy=judging,
             desk=desk,
             challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
+            grants=grants,
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
             errands=errands,
             seals=seals,

@@ -217,6 +217,8 @@ class Delivery:
         if isinstance(passage.settled, Claimed):
             if passage.sent:
                 run = RUNS[outcome]
+                if run is Run.WAITING and passage.settled.by_grant:  # of which no leg goes on
+                    run = Run.EXECUTED
                 if run is Run.WAITING and passage.refused is not None:  # the caller can't be asked, so it ends here
                     run = Run.UNKNOWN
                 await self._end_use(self.desk.finish(passage.settled, run), passage.settled)

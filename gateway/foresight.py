@@ -19,15 +19,16 @@ from approvals.ticket import Asked, Unapprovable
 from gateway.contract.admission import policy_input
 from gateway.contract.bindings import mirror
 from gateway.contract.envelope import parse_envelope
-from gateway.contract.fingerprint import describe_effect, described
+from gateway.contract.fingerprint import describe_effect, describe_grant, described
 from gateway.contract.headers import PROTOCOL_VERSION, encode_value, match_headers
 from gateway.contract.identity import Implications
-from gateway.contract.judgement import check_call, check_verdict
+from gateway.contract.judgement import check_call, check_offered, check_verdict
 from gateway.contract.passage import Call, Identity, Received, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
-from gateway.legs import read_terms
+from gateway.contract.schemas import Unusable
+from gateway.grants import read_terms
 from gateway.pipeline import Corridor
-from policies.verdict import Effect
+from policies.verdict import Effect, PolicyUnavailable
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 META = {
@@ -62,18 +63,28 @@ class Foresight:
         self._tenant_claims = tenant_claims
 
     async def plan(
-        self, person: Person, server_name: str, method: str, name: str, arguments: Mapping[str, Any]
+        self,
+        person: Person,
+        server_name: str,
+        method: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        vary: Mapping[str, Any] | None = None,
     ) -> tuple[Asked, Terms, Sequence[str], Sequence[str]]:
-        """The effect that the call would have, and the policy's terms for it.
+        """The effect that the call would have, and the policy's terms for it; with `vary` those of a grant, which has
+        no arguments.
 
         Raises `Refused(POLICY_DENIED)` for a server, a tool or a call that the person would be denied,
-        `Unapprovable` where no approval is needed, and what the policy and the upstream raise.
+        `Unapprovable` where no approval is needed or no grant is given, and what the policy and the upstream raise.
         """
         server, identity = self._ask_as(person, server_name)
         params = {"_meta": META, NAMED_BY[method]: name}
         if method != "resources/read":
             params["arguments"] = arguments
         call = _call(server, method, params, (b"mcp-name", encode_value(name)))
+        if vary is not None:
+            return await self._plan_grant(server, identity, call, vary)
         tool, verdict = await self._corridor.judge(server, identity, call)
         check_verdict(call, verdict)
         if tool is not None:  # as the client will send it
@@ -91,6 +102,27 @@ class Foresight:
         terms = read_terms(verdict)
         effect = describe_effect(identity, server, call, tool, self._corridor.volatile_meta)
         return effect, terms, verdict.reasons, verdict.mask
+
+    async def _plan_grant(
+        self, server: Server, identity: Identity, call: Call, vary: Mapping[str, Any]
+    ) -> tuple[Asked, Terms, Sequence[str], Sequence[str]]:
+        grants = self._corridor.grants
+        try:
+            await grants.contract(vary, closed=True)
+        except Unusable as fault:
+            raise Refused(Refusal.PARAMS_INVALID, f"vary: {fault}", message=f"vary can't be used: {fault}.") from None
+        tool, verdict = await self._corridor.judge(server, identity, call, grant=vary)
+        check_verdict(call, verdict)
+        tool = check_offered(tool)
+        bounds = None if verdict.approval is None else verdict.approval.grant
+        if verdict.effect is not Effect.APPROVE or bounds is None:
+            raise Unapprovable("the policy gives no grant of this tool")
+        try:
+            await grants.contract(bounds, closed=False)
+        except Unusable as fault:
+            raise PolicyUnavailable(f"the policy's answer is malformed: `approval.grant.schema`: {fault}") from None
+        effect = describe_grant(identity, server, call, tool, {"schema": vary, "bounds": bounds})
+        return effect, read_terms(verdict), verdict.reasons, verdict.mask
 
     def servers(self, person: Person) -> Sequence[tuple[str, str]]:
         """(name, environment) of the servers that take this person's issuer, in the configuration's order."""

@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from approvals.desk import Desk, Origin, Terms
-from approvals.ticket import Asked, Claimed, Held
+from approvals.desk import Desk, Origin
+from approvals.ticket import Asked, Claimed, Covers, Held
 from gateway.contract.admission import policy_input
 from gateway.contract.fingerprint import describe_effect
 from gateway.contract.judgement import check_verdict
 from gateway.contract.passage import Call, Identity, OpenedState, Server, Tool
 from gateway.contract.refusals import Refusal, Refused
+from gateway.grants import Grants, read_terms
 from gateway.seals import Seals
 from policies.port import Policy
-from policies.verdict import ApprovalTerms, Effect, Verdict
+from policies.verdict import Effect, Verdict
 
 ANSWERS_ALONE: Final = "The inputResponses came without the requestState that was given with the question."
 
@@ -74,7 +75,8 @@ def refusal_of(held: Held, ticket: Mapping[str, Any]) -> Refused:
 class Needed:
     """What the desk is asked for: a use for the request's effect, the leg of the use that it runs under, or both.
 
-    `scopes` are those that the call would need if it began now, beside what this leg of it needs.
+    `scopes` are those that the call would need if it began now, beside what this leg of it needs. `covers` tells of a
+    grant whether this call may run under it.
     """
 
     identity: Identity
@@ -83,6 +85,7 @@ class Needed:
     asked: Asked
     origin: Origin | None
     scopes: tuple[str, ...] = ()
+    covers: Covers | None = None
 
     async def settle(self, desk: Desk, waited_for: str = "") -> Claimed | Held:
         """To be run to its end. Raises what the desk raises; then nothing may run."""
@@ -98,6 +101,7 @@ class Needed:
                 mask=verdict.mask,
                 origin=self.origin,
                 waited_for=waited_for,
+                covers=self.covers,
             )
         return settled if isinstance(settled, Held) else replace(settled, effect=self.begun.digest)
 
@@ -111,6 +115,7 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
     verdict: Verdict,
     opened: OpenedState | None,
     volatile_meta: frozenset[str],
+    grants: Grants,
 ) -> Needed:
     """What this verdict asks of the desk. Raises `Refused`, and what the policy raises.
 
@@ -123,7 +128,8 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
         raise Refused(Refusal.STATE_NOT_ACCEPTED, detail, message=ANSWERS_ALONE)
     if opened is None:
         asked = describe_effect(identity, server, call, tool, volatile_meta)
-        return Needed(identity, verdict, asked, asked, None)
+        covers = None if asked.shown_meta else grants.covers(policy, server, identity, call, tool)
+        return Needed(identity, verdict, asked, asked, None, covers=covers)
     whole = replace(call, request_state=None, input_responses=None)
     begun = describe_effect(identity, server, whole, tool, volatile_meta)
     asked = describe_effect(identity, server, call, tool, volatile_meta, opened)
@@ -135,9 +141,3 @@ async def find_needed(  # noqa: PLR0917 - in the order in which the corridor lea
     check_verdict(call, first)
     terms = read_terms(first) if first.effect is Effect.APPROVE else None
     return Needed(identity, verdict, begun, asked, Origin(opened.use, terms), first.scopes)
-
-
-def read_terms(verdict: Verdict) -> Terms:
-    """The policy's terms, as the desk knows them."""
-    terms = verdict.approval or ApprovalTerms()
-    return Terms(terms.uses, terms.ttl_s, terms.approvers, terms.min_approvers, verdict.clear)

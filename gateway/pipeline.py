@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from approvals.desk import Desk
 from approvals.ticket import Claimed, Held
@@ -43,6 +44,7 @@ from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.errands import Errands
+from gateway.grants import Grants
 from gateway.handles import Handles
 from gateway.holding import Holding, check_waits, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
@@ -75,6 +77,7 @@ class Corridor:
     redactor: Redactor
     implications: Implications
     observer: Observer
+    grants: Grants = field(default_factory=Grants)
     volatile_meta: frozenset[str] = frozenset()
     concurrent: int = 1000
     clock: Callable[[], float] = time.time
@@ -137,7 +140,8 @@ class Corridor:
         if not_accepted is not None:
             raise not_accepted
         if verdict.effect is Effect.APPROVE or is_approved(opened):
-            needed = await find_needed(self.policy, server, identity, call, tool, verdict, opened, self.volatile_meta)
+            asked = (server, identity, call, tool, verdict, opened)
+            needed = await find_needed(self.policy, *asked, self.volatile_meta, self.grants)
             require_scopes(identity, needed.scopes, self.implications)
             await self.settle(passage, needed)
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
@@ -172,16 +176,19 @@ class Corridor:
         call: Call,
         tasks: OpenedTasks = NO_TASKS,
         opened: OpenedState | None = None,
+        *,
+        grant: Mapping[str, Any] | None = None,
     ) -> tuple[Tool | None, Verdict]:
         """Ask the policy about this very call -> its verdict, and the definition of the tool that it judged.
 
         Only an allow that no person approved may rest on the list as it was last read. Whoever is held or refused, is
         for the list as it is, so that asking for it tells nobody a hidden tool from one that does not exist.
+        `grant`: the schema of a grant that somebody asks for.
         """
         check_reach(server, call)
         tool = await self.catalog.look_up(server, call)
         asked = (server, identity, call)
-        verdict = await self.policy.judge(policy_input("call", *asked, tool, tasks=tasks, opened=opened))
+        verdict = await self.policy.judge(policy_input("call", *asked, tool, tasks=tasks, opened=opened, grant=grant))
         if call.kind == "tool" and (
             tool is None or tool.quarantine or verdict.effect is not Effect.ALLOW or is_approved(opened)
         ):
@@ -192,7 +199,9 @@ class Corridor:
                     raise
                 return tool, verdict
             if now != tool:
-                return now, await self.policy.judge(policy_input("call", *asked, now, tasks=tasks, opened=opened))
+                return now, await self.policy.judge(
+                    policy_input("call", *asked, now, tasks=tasks, opened=opened, grant=grant)
+                )
         return tool, verdict
 
     async def settle(self, passage: Passage, needed: Needed) -> None:

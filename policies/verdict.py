@@ -6,6 +6,7 @@ never an allow (requirements G6). `docs/policy.md`, "The answer", has the same r
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,12 +32,16 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalTerms:
-    """What an approval must look like: how many uses, how long (seconds), by whom, by how many."""
+    """What an approval must look like: how many uses, how long (seconds), by whom, by how many.
+
+    `grant`: the JSON Schema that a grant's arguments must fit as well; `None` where no grant may be given.
+    """
 
     uses: int = 1
     ttl_s: int = 3600
     approvers: tuple[str, ...] = ()
     min_approvers: int = 1
+    grant: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Verdict:
 MAX_USES = 1_000
 MAX_TTL_S = 31 * 24 * 3600
 MAX_MIN_APPROVERS = 32
+MAX_GRANT_BYTES = 16_384
 
 _EFFECTS = {effect.value: effect for effect in Effect}
 
@@ -123,6 +129,16 @@ def _terms(member: str, value: Any) -> ApprovalTerms:
     return terms
 
 
+def _grant(member: str, value: Any) -> Mapping[str, Any]:
+    """`{"schema": {…}}` -> the schema. Whether it is one, its user finds out: by a bad one nothing is granted."""
+    if type(value) is not dict or value.keys() != {"schema"} or type(value["schema"]) is not dict:
+        raise _fail(f"`{member}` is not an object with the one member `schema`, an object")
+    schema: dict[str, Any] = value["schema"]
+    if len(json.dumps(schema)) > MAX_GRANT_BYTES:
+        raise _fail(f"`{member}.schema` has more than {MAX_GRANT_BYTES} bytes")
+    return schema
+
+
 def _limits(member: str, _value: Any) -> NoReturn:
     # Nothing counts yet: to read limits and not to keep them would turn "at most 5" into "allow".
     raise _fail(f"`{member}` is given, and this gateway does not enforce limits")
@@ -133,6 +149,7 @@ _TERMS: dict[str, Callable[[str, Any], Any]] = {
     "ttl_s": _count(MAX_TTL_S),
     "approvers": _texts(_APPROVER, "`user:…`, `group:…` or `scope:…`", 64, 518),
     "min_approvers": _count(MAX_MIN_APPROVERS),
+    "grant": _grant,
 }
 _MEMBERS: dict[str, Callable[[str, Any], Any]] = {
     "effect": _effect,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -38,8 +38,25 @@ Authenticate = Callable[[Headers], Awaitable[Person]]
 """The request's header lines -> the person; raises the house's own refusals (see `refuse`)."""
 
 Planned = tuple[Asked, Terms, Sequence[str], Sequence[str]]
-Plan = Callable[[Person, str, str, str, Mapping[str, Any]], Awaitable[Planned]]
-"""(person, server, method, name, arguments) -> effect, terms, reasons, mask, by the policy. Raises likewise."""
+
+
+class Plan(Protocol):
+    """What a call would need by the policy, or, with `vary`, a grant of the tool. Raises likewise."""
+
+    def __call__(
+        self,
+        person: Person,
+        server_name: str,
+        method: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        /,
+        *,
+        vary: Mapping[str, Any] | None = None,
+    ) -> Awaitable[Planned]:
+        """-> effect, terms, reasons, mask."""
+        ...
+
 
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
@@ -70,6 +87,7 @@ MESSAGES: Mapping[str, str] = {
     "moved_on": "The ticket is no longer as it was; look at it again.",
     "comment_required": "Say in a comment what you found out: it stands in the place of an outcome.",
     "unapprovable": "Nobody could approve this call under the policy's terms.",
+    "vary_invalid": "vary is a JSON Schema in the place of the arguments, for tools/call.",
     "too_many_tickets": "You opened too many tickets in the last hour.",
     "approvals_unavailable": "The approval store is not available; nothing was done. Try again.",
     "internal_error": "The gateway failed; nothing more is known here.",
@@ -110,15 +128,18 @@ def approvals_api(
     async def ask(request: Request) -> Response:
         person = await person_of(request, REQUEST)
         body = await read_object(request, body_bytes)
-        only(body, "server", "method", "name", "arguments", "justification")
+        only(body, "server", "method", "name", "arguments", "justification", "vary")
         method, arguments = text(body, "method", 64), body.get("arguments", {})
         if method not in METHODS:
             raise BodyRefused(400, "method_invalid")
         if not isinstance(arguments, dict):
             raise BodyRefused(400, "arguments_invalid")
+        vary = body.get("vary")
+        if vary is not None and (not isinstance(vary, dict) or method != "tools/call" or arguments):
+            raise BodyRefused(400, "vary_invalid")
         justification = text(body, "justification", MOST_CHARACTERS, default="")
         server, name = text(body, "server", 256), text(body, "name", 8192)
-        effect, terms, reasons, mask = await plan(person, server, method, name, arguments)
+        effect, terms, reasons, mask = await plan(person, server, method, name, arguments, vary=vary)
         ticket, opened = await desk.request(
             person, effect, terms, reasons=reasons, mask=mask, justification=justification
         )  # fmt: skip

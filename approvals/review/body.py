@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from starlette.requests import ClientDisconnect, Request
 
-DEPTH = 64
+from approvals.reading import Unreadable, read_text
+
 BODY_S = 15.0
 
 
@@ -53,33 +52,9 @@ async def read_bytes(request: Request, limit: int) -> bytes:
 def parse_object(body: bytes) -> dict[str, Any]:
     """JSON text as one object: no member twice, not too deep. Raises `BodyRefused`."""
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as fault:
-        raise BodyRefused(400, "body_not_json") from fault
-    if not isinstance(value, dict):
-        raise BodyRefused(400, "body_not_an_object")
-    if _depth_exceeds(value, DEPTH):
-        raise BodyRefused(400, "body_too_deep")
-    json.loads(body, object_pairs_hook=_once)
-    return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise BodyRefused(400, "body_ambiguous")
-
-
-def _depth_exceeds(value: Any, depth: int) -> bool:
-    level = [value]
-    while level:
-        depth -= 1
-        if depth < 0:
-            return True
-        inner: list[Any] = []
-        for one in level:
-            inner += one.values() if isinstance(one, dict) else one
-        level = [one for one in inner if isinstance(one, dict | list)]
-    return False
+        return read_text(body)
+    except Unreadable as fault:
+        raise BodyRefused(400, f"body_{fault}") from fault
 
 
 def text(body: Mapping[str, Any], name: str, most: int, *, default: str | None = None) -> str:

@@ -52,6 +52,7 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     candidates: Sequence[Mapping[str, Any]] | None = None,
     tasks: OpenedTasks = NO_TASKS,
     opened: OpenedState | None = None,
+    grant: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
 
@@ -61,7 +62,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     id as the caller holds it, the tool that made it (`null`: the caller has no such task, and whatever the policy
     answers, the request goes no further), whether an approved call did; `held` stands there, true, only where the
     task is a held call that its server knows nothing of. `candidates` are what a list offers; the member is there in
-    the list phase only.
+    the list phase only. `request.grant` is `{schema}` where a grant is asked for, without arguments, and
+    where a call would run under one; else there is no such member.
     """
     question: dict[str, Any] = {
         "phase": phase,
@@ -90,6 +92,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
         if tool is None
         else {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned},
     }
+    if grant is not None:
+        question["request"]["grant"] = {"schema": grant}
     if candidates is not None:
         question["candidates"] = candidates
     return orjson.dumps(question, default=dict)

@@ -35,6 +35,12 @@ MAX_SCHEMA_BYTES: Final = 262_144
 EXPLAINED_WORK: Final = 4_000
 """The validator says everything that is wrong only where that takes milliseconds: it is 500 times slower at it."""
 
+FORMATS: Final = frozenset(
+    {"date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "uri"}
+    | {"uri-reference", "uuid"}
+)
+"""The formats that are asserted where formats are."""
+
 _PATTERN_BYTES: Final = 1 << 20
 _BACKTRACKS: Final = 1_000
 _HARD_TEXT: Final = 2_048
@@ -93,20 +99,22 @@ class Contract:
     """What a tool's arguments must be. Made once, from the tool's `inputSchema`; raises `Unusable` where it is none.
 
     `weight` is what keeping it costs (bytes, roughly). One that is `rest`ed holds no compiled schema any more and is
-    slower, never laxer.
+    slower, never laxer. `formats`: whether `format` is asserted, which the revision leaves open and a grant needs.
     """
 
-    __slots__ = ("_branches", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
+    __slots__ = ("_branches", "_formats", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
 
-    def __init__(self, schema: Schema, *, strict: bool) -> None:
+    def __init__(self, schema: Schema, *, strict: bool, formats: bool = False) -> None:
         if len(orjson.dumps(schema)) > MAX_SCHEMA_BYTES:
             raise Unusable("too large a schema")
-        modern = modernise(schema)
+        modern = modernise(schema, formats=formats)
         try:
             meta.validate(modern)
         except ValidationError as error:
             raise Unusable(f"not a JSON Schema: {error.kind.name} at {pointer(error.instance_path)!r}") from None
         effort = Effort(modern)
+        if formats:
+            _check_formats(effort.schemas)
         if strict:
             for found in list(effort.closed_schemas()):
                 found.setdefault("unevaluatedProperties", False)
@@ -122,8 +130,18 @@ class Contract:
         self._open = None if not closed or not plain else frozenset(modern.get("properties", ()))
         self._branches = any(not found.keys().isdisjoint(("anyOf", "oneOf")) for found in effort.schemas)
         self._text = orjson.dumps(modern).decode()
+        self._formats = formats
         self.weight = len(self._text) + 16_384 * patterns
         self._validator: Validator | None = self._compile()
+
+    def admits(self, arguments: Mapping[str, Any], text: bytes) -> bool:
+        """Whether arguments fit, without saying why not; those that are too much to be checked do not."""
+        if self._weights.at_most(text) > MOST_WORK and self._weights.of(arguments) > MOST_WORK:
+            return False
+        if self._hard is not None:
+            self._hard.start()
+        validator = self._validator or self._compile()
+        return bool(validator.is_valid(arguments)) and not (self._hard is not None and self._hard.exceeded)
 
     def check(self, arguments: Mapping[str, Any], text: bytes) -> None:
         """Raise `Refused(ARGUMENTS_INVALID)` for arguments that do not fit, or that are too much to be checked.
@@ -190,10 +208,18 @@ class Contract:
         keywords = {} if self._hard is None else {HARD_PATTERN: self._hard.keyword()}
         try:
             return Draft202012Validator(
-                self._text, pattern_options=_LINEAR, keywords=keywords, validate_formats=False, offline=True
+                self._text, pattern_options=_LINEAR, keywords=keywords, validate_formats=self._formats, offline=True
             )
         except (ValidationError, ReferencingError, ValueError) as error:
             raise Unusable(f"not a JSON Schema that can be compiled: {str(error).splitlines()[0][:256]}") from None
+
+
+def _check_formats(schemas: Sequence[dict[str, Any]]) -> None:
+    """Raise `Unusable` for a `format` that would not be asserted: it must not look like a bound and be none."""
+    for found in schemas:
+        named = found.get("format", "date")
+        if named not in FORMATS:
+            raise Unusable(f"a format that can't be checked: {str(named)[:64]!r}")
 
 
 def _first_error(validator: Validator, arguments: Mapping[str, Any]) -> list[ValidationError]:

@@ -35,24 +35,27 @@ REFERENCES: Final = ("$ref", "$dynamicRef")
 """Keywords that name a schema elsewhere. Inside of one document without doubled anchors they mean the same."""
 
 
-def modernise(schema: Schema) -> dict[str, Any]:
-    """A copy of the whole schema in the spelling of 2020-12, without remarks. Raises `Unusable`."""
+def modernise(schema: Schema, *, formats: bool = False) -> dict[str, Any]:
+    """A copy of the whole schema in the spelling of 2020-12, without remarks (`formats`: `format` is none of them).
+
+    Raises `Unusable`.
+    """
     named = schema.get("$schema", next(iter(DIALECTS)))
     dialect = DIALECTS.get(named.removesuffix("#")) if isinstance(named, str) else None
     if dialect is None:
         raise Unusable(f"a dialect of JSON Schema that is not supported: {str(named)[:128]!r}")
-    return _rewrite(schema, dialect, root=True)
+    return _rewrite(schema, dialect, _REMARKS - {"format"} if formats else _REMARKS, root=True)
 
 
-def _rewrite(schema: Schema, dialect: str, *, root: bool = False) -> dict[str, Any]:
+def _rewrite(schema: Schema, dialect: str, remarks: frozenset[str], *, root: bool = False) -> dict[str, Any]:
     if not root and ("$schema" in schema or isinstance(schema.get("$id"), str)):
         raise Unusable("a schema resource inside of the schema")
     if "$recursiveRef" in schema:
         raise Unusable("$recursiveRef is not supported")
-    kept = schema.keys() - _REMARKS
+    kept = schema.keys() - remarks
     if dialect is _OLD and "$ref" in schema:  # what stands beside a reference means nothing there
         kept &= {"$ref", "$defs", "definitions"}
-    made = rebuild({keyword: schema[keyword] for keyword in kept}, lambda inner: _rewrite(inner, dialect))
+    made = rebuild({keyword: schema[keyword] for keyword in kept}, lambda inner: _rewrite(inner, dialect, remarks))
     return made if dialect is _2020 else _respell(made)
 
 

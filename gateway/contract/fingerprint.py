@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -167,6 +168,31 @@ def described(definition: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(annotations, Mapping) and annotations and len(spelling(annotations)) <= MOST_ANNOTATIONS:
         said["annotations"] = annotations
     return said
+
+
+def describe_grant(
+    identity: Identity, server: Server, call: Call, tool: Tool | None, vary: Mapping[str, Any]
+) -> Asked:
+    """What people approve of a grant: the call without its arguments, and the schemas that these have to fit.
+
+    `vary` is `{schema, bounds}`. Its digest is that of no call. Raises `Refused(PARAMS_INVALID)` like `effect_text`.
+    """
+    name = call.name or ""
+    parts = {
+        "issuer": identity.issuer,
+        "subject": identity.subject,
+        "client": identity.client_id,
+        "server": server.name,
+        "resource": server.resource,
+        "environment": server.environment,
+        "method": call.method,
+        "name": name,
+        "vary": _sha256(vary),
+    }
+    if identity.tenant:
+        parts["tenant"] = identity.tenant
+    whole = describe_effect(identity, server, replace(call, arguments={}), tool, frozenset())
+    return replace(whole, digest=digest(parts), shown_meta={}, vary=vary)
 
 
 def _sha256(value: Any) -> str:

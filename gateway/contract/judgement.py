@@ -39,6 +39,15 @@ def check_tasks(tasks: OpenedTasks) -> None:
         raise Refused(Refusal.TASK_UNKNOWN, tasks.why)
 
 
+def check_offered(tool: Tool | None) -> Tool:
+    """The tool, or `Refused`: POLICY_DENIED for one that its server does not offer, TOOL_QUARANTINED."""
+    if tool is None:
+        raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
+    if tool.quarantine:
+        raise Refused(Refusal.TOOL_QUARANTINED, f"{tool.quarantine}: {tool.digest}")
+    return tool
+
+
 def check_call(call: Call, tool: Tool | None) -> None:
     """Hold a tool's call against the tool's own definition.
 
@@ -47,10 +56,7 @@ def check_call(call: Call, tool: Tool | None) -> None:
     """
     if call.kind != "tool":
         return
-    if tool is None:
-        raise Refused(Refusal.POLICY_DENIED, "the server offers no tool of this name")
-    if tool.quarantine:
-        raise Refused(Refusal.TOOL_QUARANTINED, f"{tool.quarantine}: {tool.digest}")
+    tool = check_offered(tool)
     arguments = call.arguments
     if tool.bindings:
         check_bindings(tool.bindings, arguments, call.param_headers)

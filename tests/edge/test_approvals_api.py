@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 
 from approvals.approvers import Person
 from approvals.review.api import Headers, Planned, TurnedAway, answer, approvals_api
-from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, bench, effect, person
+from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, bench, effect, grant_of, person
 
 PEOPLE = {one.subject: one for one in (ALICE, BOB, CAROL, MALLORY)}
 PEOPLE["nobody"] = person("nobody", scopes=frozenset())
@@ -36,10 +36,19 @@ async def authenticate(headers: Headers) -> Person:
     return PEOPLE[name]
 
 
-async def plan(who: Person, server: str, method: str, name: str, arguments: Mapping[str, Any]) -> Planned:
+async def plan(
+    who: Person,
+    server: str,
+    method: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    vary: Mapping[str, Any] | None = None,
+) -> Planned:
     """The house's part: here the policy holds everything for Bob or Carol, and hides `/pin`."""
+    made = effect(arguments, subject=who.subject, server=server, method=method, name=name)
     return (
-        effect(arguments, subject=who.subject, server=server, method=method, name=name),
+        made if vary is None else grant_of(made, vary),
         TERMS,
         ("rule",),
         ("/pin",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def effect(arguments: Mapping[str, Any] | None = None, **changes: str) -> Asked:
         digest=digest(**parts, arguments=arguments),
         tool_digest=changes.get("tool_digest", "tool-1"),
     )
+
+
+def grant_of(asked: Asked, vary: Mapping[str, Any], bounds: Mapping[str, Any] | None = None) -> Asked:
+    """A grant of calls like this one."""
+    both = {"schema": vary, "bounds": bounds or {}}
+    parts = {name: getattr(asked, name) for name in ("issuer", "subject", "client", "server", "resource")}
+    return replace(asked, arguments={}, vary=both, digest=digest(**parts, name=asked.name, vary=both))
 
 
 class Clock:

@@ -50,13 +50,27 @@ decision := {
 	"effect": "approve",
 	"scopes": array.concat(object.get(server, "scopes", []), object.get(entry, "scopes", [])),
 	"reasons": ["approval_needed"],
-	"approval": object.remove(entry.approval, ["needed", "answers"]),
+	"approval": terms,
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
 } if {
 	not refusal
 	gate == "approve"
 	not covered
+}
+
+# A grant (the same tool, arguments within a schema) is possible only where the data says so for the tool itself. What is
+# asked for has no say in how often, how long, and within which bounds.
+terms := object.remove(entry.approval, ["needed", "answers", "grant"]) if not granting
+
+terms := object.union(
+	object.remove(entry.approval, ["needed", "answers", "grant"]),
+	object.union(object.remove(entry.approval.grant, ["schema"]), {"grant": {"schema": entry.approval.grant.schema}}),
+) if granting
+
+granting if {
+	is_object(input.request.grant)
+	is_object(entry.approval.grant)
 }
 
 # A request that names no single thing of the data: lists, descriptions, completions, subscriptions, tasks, others.
@@ -395,7 +409,17 @@ gate_of(place, one) := "open" if {
 	object.get(one.approval, "needed", true) == true
 	object.get(one.approval, "answers", "covered") in ["covered", "again"]
 	count(one.approval.approvers) > 0
+	grant_stated(one.approval)
 } else := "unstated"
+
+grant_stated(approval) if object.get(approval, "grant", null) == null
+
+grant_stated(approval) if {
+	is_object(approval.grant.schema)
+	is_number(approval.grant.uses)
+	is_number(approval.grant.ttl_s)
+	count(object.keys(approval.grant) - {"schema", "uses", "ttl_s"}) == 0
+}
 
 # Whether the request goes on with a call that a person approved (the gateway's own seal says so), and that approval
 # covers the answers.

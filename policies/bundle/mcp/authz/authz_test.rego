@@ -26,6 +26,24 @@ servers := {"files": {
 		"post_file": {"effect": "write", "approval": {"approvers": ["user:x"], "answers": "covered"}},
 		"answers_unknown": {"effect": "write", "approval": {"approvers": ["user:x"], "answers": "never"}},
 		"touch_file": {"effect": "write", "approval": {"needed": false}},
+		"move_file": {
+			"effect": "write",
+			"approval": {
+				"approvers": ["user:x"],
+				"min_approvers": 2,
+				"uses": 1,
+				"ttl_s": 60,
+				"grant": {"schema": {"maxProperties": 2}, "uses": 5, "ttl_s": 600},
+			},
+		},
+		"grant_unbounded": {"effect": "write", "approval": {"approvers": ["user:x"], "grant": {"uses": 5, "ttl_s": 6}}},
+		"grant_uncounted": {"effect": "write", "approval": {"approvers": ["user:x"], "grant": {"schema": {}, "ttl_s": 6}}},
+		"grant_timeless": {"effect": "write", "approval": {"approvers": ["user:x"], "grant": {"schema": {}, "uses": 5}}},
+		"grant_misspelt": {
+			"effect": "write",
+			"approval": {"approvers": ["user:x"], "grant": {"schema": {}, "uses": 5, "ttl_s": 6, "shema": {}}},
+		},
+		"grant_true": {"effect": "write", "approval": {"approvers": ["user:x"], "grant": true}},
 		"peek_file": {"effect": "read", "approval": {"approvers": ["user:https://idp.example|ann"]}},
 		"unstated": {"effect": "write"},
 		"silent": {},
@@ -287,7 +305,7 @@ test_tools_are_listed_if_callable if {
 	decision := decide(list("tools/list", array.concat(ids, ["nope", "READ_FILE"])))
 	decision.effect == "allow"
 	decision.visible == [id | some id in ids; call(id).effect != "deny"]
-	count(decision.visible) == 6
+	count(decision.visible) == 7
 }
 
 test_resources_are_listed_if_readable if {
@@ -435,4 +453,39 @@ test_a_leg_opens_nothing_that_is_closed if {
 test_an_unknown_word_about_answers_is_a_denial if {
 	call("answers_unknown").reasons == ["approval_terms_missing"]
 	leg("answers_unknown", true).effect == "deny"
+}
+
+grant(name) := decide(object.union(
+	ask("tools/call", name, {}),
+	{"request": {"grant": {"schema": {"type": "object"}}}},
+))
+
+test_a_grant_has_the_terms_of_the_data if {
+	grant("move_file").effect == "approve"
+	grant("move_file").approval == {
+		"approvers": ["user:x"],
+		"min_approvers": 2,
+		"uses": 5,
+		"ttl_s": 600,
+		"grant": {"schema": {"maxProperties": 2}},
+	}
+}
+
+test_a_call_of_the_same_tool_has_those_of_a_call if {
+	call("move_file").approval == {"approvers": ["user:x"], "min_approvers": 2, "uses": 1, "ttl_s": 60}
+}
+
+test_no_grant_where_the_data_names_none if {
+	every name in ["delete_file", "post_file"] { not "grant" in object.keys(grant(name).approval) }
+}
+
+test_a_grant_that_is_half_stated_closes_the_tool if {
+	every name in ["grant_unbounded", "grant_uncounted", "grant_timeless", "grant_misspelt", "grant_true"] {
+		denied(call(name), "approval_terms_missing")
+		denied(grant(name), "approval_terms_missing")
+	}
+}
+
+test_a_grant_opens_nothing_that_is_closed if {
+	every name in ["closed", "absent", "unstated", "nobody"] { grant(name).effect == "deny" }
 }
