@@ -120,9 +120,9 @@ class Desk(Running):
         `claims` are the caller's (who acts for whom decides who may not approve). With `origin` the effect is a leg's
         answers: they are asked for only while the leg can go on, and go on with it in one transaction. Where the call
         `waited_for` a ticket that is over, none is opened after it, unless it would not do for today's terms or tool.
-        `covers` tells which grants the call may run under. To be run to its end: a use that is claimed for a caller who
-        has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, what the journal and `covers` raise; then
-        nothing may run.
+        `covers` tells which grants the call may run under. To be run to its end: a use that is claimed for a caller
+        who has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, what the journal and `covers` raise;
+        then nothing may run.
         """
         try:
             today = self._today(asked, claims, terms, mask)

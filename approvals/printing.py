@@ -35,7 +35,19 @@ def line(ticket: Mapping[str, Any]) -> str:
     return plain(
         f"{ticket['id']}  {ticket['state']:<9}  {ticket['server']}  {ticket['method']}  {ticket['name']}  "
         f"{requester['subject']}  expires {ticket['expiresAt']}"
+        + ("  outcome unknown" if any(map(_is_unknown, ticket["runs"])) else "")
     )
+
+
+def _is_unknown(run: Mapping[str, Any]) -> bool:
+    return run["state"] == "unknown" and not run["resolved"]
+
+
+def _says(run: Mapping[str, Any]) -> str:
+    """What an unknown outcome means for whoever looks at it."""
+    if _is_unknown(run):
+        return ": nobody knows how it ended; it is not run again until somebody looked (`resolve` with --comment)"
+    return ", set aside by a person who looked" if run["resolved"] else ""
 
 
 def sheet(ticket: Mapping[str, Any]) -> str:
@@ -63,7 +75,7 @@ def sheet(ticket: Mapping[str, Any]) -> str:
         ("decision", f"{one['verb']} by {one['by']} at {one['at']}: {one['comment'] or '-'}")
         for one in ticket["decisions"]
     ]
-    rows += [("run", f"{one['state']} at {one['at']}") for one in ticket["runs"]]
+    rows += [("run", f"{one['state']} at {one['at']}{_says(one)}") for one in ticket["runs"]]
     rows += [("earlier", f"{one['state']} at {one['at']} ({one['ticket']})") for one in ticket["earlier"]]
     shown = [f"{name:<10} {plain(str(value))}" for name, value in rows]
     for name in ("arguments", "vary", "meta"):

@@ -85,6 +85,7 @@ def line(ticket: Ticket, agreed: int, now: float, *, unknown: bool = False) -> d
         "method": asked.method,
         "name": asked.name,
         "requester": _requester(asked),
+        "grant": asked.is_grant,
         "agreed": agreed,
         "unknown": unknown,
         "min_approvers": ticket.min_approvers,

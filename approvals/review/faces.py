@@ -128,11 +128,14 @@ class Face:
     history: tuple[Event, ...]
     is_unknown: bool
     is_running: bool
+    vary: tuple[Table, Table] | None = None
+    """Of a grant, in the place of arguments: the schema of whoever asks, and the policy's."""
 
     @property
     def is_cut(self) -> bool:
         """Whether not all of the arguments are on the page."""
-        return self.arguments.is_cut or (self.difference is not None and self.difference.is_cut)
+        tables = (self.arguments, *(self.vary or ()))
+        return any(one.is_cut for one in tables) or (self.difference is not None and self.difference.is_cut)
 
 
 def face(sight: Sight) -> Face:
@@ -155,6 +158,7 @@ def face(sight: Sight) -> Face:
         history=_history(ticket),
         is_unknown=any(run["state"] == "unknown" for run in open_runs),
         is_running=any(run["state"] in ("claimed", "sent", "waiting") for run in open_runs),
+        vary=(_table(vary["schema"], ()), _table(vary["bounds"], ())) if (vary := ticket.get("vary")) else None,
     )
 
 

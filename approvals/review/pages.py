@@ -175,7 +175,8 @@ class Pages:
         """The whole of what the page may have cut, as a file: masked like the page."""
         visit = await self._room.receive(request)
         shown = await self._room.desk.show(visit.person, request.path_params["ticket_id"])
-        content = orjson.dumps({"arguments": shown["arguments"], "meta": shown["meta"], "tool": shown["tool"]})
+        names = ("arguments", "meta", "tool", "vary")
+        content = orjson.dumps({name: shown[name] for name in names if name in shown})
         saved = f'attachment; filename="{shown["id"]}.json"'
         return Response(content, 200, {**look.KEPT, "content-disposition": saved}, media_type="application/json")
 
