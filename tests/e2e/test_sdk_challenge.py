@@ -1,4 +1,4 @@
-"""A held call whose client waits by itself: official clients at two gateways on one store, whichever answers.
+"""A held call whose client waits by itself: official clients at two gateways on one PostgreSQL, whichever answers.
 
 Each request of a client is a connection of its own, and each connection goes to the other gateway: a retry is hardly
 ever kept where the call was held, nor where somebody decides.
@@ -27,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 
 from tests.e2e.test_sdk_legs import until_serving
+from tests.support.postgres import Postgres
 from tests.support.processes import eventually
 from tests.support.replicas import Pair, two_gateways
 from tests.support.stack import HOLD, free_port
@@ -37,6 +38,12 @@ PAY = {"effect": "write", "scopes": ["files:write"], "approval": HOLD}
 DATA = {"methods": {"tools/list": {}, "server/discover": {}}, "tools": {"pay": PAY}}
 BRIEF = {**DATA, "tools": {"pay": {**PAY, "approval": {**HOLD, "ttl_s": 3}}}}
 _amounts = itertools.count(1)
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> str:
+    """A PostgreSQL database of the test's own."""
+    return postgres.create()
 
 
 @dataclass
@@ -90,8 +97,8 @@ class Bank:
 
 
 @contextlib.asynccontextmanager
-async def a_bank(folder: Path, *, data: Any = DATA, hold_s: float = 1.0, database: str = "") -> AsyncIterator[Bank]:
-    """The bank's process behind both gateways."""
+async def a_bank(folder: Path, database: str, *, data: Any = DATA, hold_s: float = 2.0) -> AsyncIterator[Bank]:
+    """The bank's process behind both gateways. `database` "": one SQLite file."""
     file, port = folder / "payments.txt", free_port()
     replica = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.e2e.asking_server", str(port), str(file), "replica",
@@ -122,10 +129,10 @@ def text_of(result: CallToolResult) -> str:
 
 
 @pytest.mark.timeout(300)
-async def test_the_python_client_waits_by_itself_and_pays_once(tmp_path: Path) -> None:
+async def test_the_python_client_waits_by_itself_and_pays_once(tmp_path: Path, database: str) -> None:
     """Sent to one page, kept over several rounds at both gateways, approved by a person meanwhile, asked by the bank
     itself, paid once; one ticket, and nobody was told of it twice."""
-    async with a_bank(tmp_path) as bank, bank.client() as client:
+    async with a_bank(tmp_path, database) as bank, bank.client() as client:
         for number in range(3):
             amount = next(_amounts)
             paying = pay(client, amount)
@@ -147,9 +154,22 @@ async def test_the_python_client_waits_by_itself_and_pays_once(tmp_path: Path) -
 
 
 @pytest.mark.timeout(300)
-async def test_a_no_reaches_the_client_that_waits(tmp_path: Path) -> None:
+async def test_two_gateways_of_one_host_share_a_file_alike(tmp_path: Path) -> None:
+    """On one SQLite file as well: held at one, decided at the other, run once."""
+    async with a_bank(tmp_path, "") as bank, bank.client() as client:
+        amount = next(_amounts)
+        paying = pay(client, amount)
+        ticket = await bank.sent_to(0)
+        await bank.until_kept(ticket)
+        await bank.pair.act("approve", ticket)
+        assert text_of(await asyncio.wait_for(paying, 30)) == "paid"
+        assert bank.paid(amount) == bank.transitions(ticket)["request"] == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_no_reaches_the_client_that_waits(tmp_path: Path, database: str) -> None:
     """Denied by a person, withdrawn by its requester, declined by its user: each an error that says so."""
-    async with a_bank(tmp_path, hold_s=20.0) as bank:
+    async with a_bank(tmp_path, database, hold_s=20.0) as bank:
         async with bank.client() as client:
             for verb, token, why in (
                 ("deny", bank.pair.one.person(), "denied"),
@@ -174,9 +194,9 @@ async def test_a_no_reaches_the_client_that_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_a_client_that_waits_too_long_learns_that_its_ticket_expired(tmp_path: Path) -> None:
+async def test_a_client_that_waits_too_long_learns_that_its_ticket_expired(tmp_path: Path, database: str) -> None:
     """Nobody decided: 40304 `expired` while it is kept, and no second ticket instead."""
-    async with a_bank(tmp_path, data=BRIEF, hold_s=20.0) as bank, bank.client() as client:
+    async with a_bank(tmp_path, database, data=BRIEF, hold_s=20.0) as bank, bank.client() as client:
         paying = pay(client, next(_amounts))
         ticket = await bank.sent_to(0)
         with pytest.raises(MCPError) as refused:
@@ -187,9 +207,11 @@ async def test_a_client_that_waits_too_long_learns_that_its_ticket_expired(tmp_p
 
 
 @pytest.mark.timeout(300)
-async def test_a_client_whose_patience_is_shorter_than_the_hold_repeats_the_call(tmp_path: Path) -> None:
+async def test_a_client_whose_patience_is_shorter_than_the_hold_repeats_the_call(
+    tmp_path: Path, database: str
+) -> None:
     """A read timeout ends the client's wait and nothing else: recorded as gone, and the identical call runs later."""
-    async with a_bank(tmp_path, hold_s=30.0) as bank:
+    async with a_bank(tmp_path, database, hold_s=30.0) as bank:
         amount = next(_amounts)
         async with bank.client() as client:
             with pytest.raises(MCPError):
@@ -208,9 +230,9 @@ async def test_a_client_whose_patience_is_shorter_than_the_hold_repeats_the_call
 
 
 @pytest.mark.timeout(300)
-async def test_a_gateway_that_stops_hands_its_waiting_clients_on(tmp_path: Path) -> None:
+async def test_a_gateway_that_stops_hands_its_waiting_clients_on(tmp_path: Path, database: str) -> None:
     """SIGTERM: whoever waits there is answered at once, goes on at the other gateway, and is paid there."""
-    async with a_bank(tmp_path, hold_s=30.0) as bank, bank.client() as client:
+    async with a_bank(tmp_path, database, hold_s=30.0) as bank, bank.client() as client:
         amount = next(_amounts)
         paying = pay(client, amount)
         ticket = await bank.sent_to(0)
@@ -250,9 +272,9 @@ async def drive(plan: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("verb", "paid"), [("approve", 1), ("deny", 0)])
-async def test_the_typescript_client_waits_by_itself(tmp_path: Path, verb: str, paid: int) -> None:
+async def test_the_typescript_client_waits_by_itself(tmp_path: Path, database: str, verb: str, paid: int) -> None:
     """The same story: sent to one page, kept until a person decides, paid once, or told that it was denied."""
-    async with a_bank(tmp_path) as bank:
+    async with a_bank(tmp_path, database) as bank:
         amount = next(_amounts)
         plan = {
             "url": bank.pair.one.endpoint("bank"),
