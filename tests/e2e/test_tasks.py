@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +93,9 @@ class Tasks(ClientExtension):
 
     identifier = "io.modelcontextprotocol/tasks"
 
+    def __init__(self, says: Mapping[str, Any] | None = None) -> None:
+        self._says = says or {"n": 7}
+
     def claims(self) -> Sequence[ResultClaim[Any]]:
         """`resultType: "task"`."""
         return [ResultClaim(result_type="task", model=TaskResult, resolve=self.resolve)]
@@ -108,7 +111,7 @@ class Tasks(ClientExtension):
                     return CallToolResult.model_validate(told.result)
                 assert told.status in ("working", "input_required"), told
                 if told.asked:
-                    answers = {key: {"action": "accept", "content": {"n": 7}} for key in told.asked}
+                    answers = {key: {"action": "accept", "content": self._says} for key in told.asked}
                     update = Update(params=TaskParams(taskId=made.task_id, inputResponses=answers))
                     await ctx.session.send_request(update, Result)
                 await asyncio.sleep(0.01)
