@@ -68,6 +68,7 @@ class RoundRobin:
         finally:
             there.cancel()
             back.cancel()
+            ours.close()  # first: the relay may be closed while it waits below
             await asyncio.gather(there, back, return_exceptions=True)
             await _close(ours)
 
