@@ -41,7 +41,9 @@ _ASKED = {
 }
 
 
-class _Moment(click.ParamType[str]):
+class Moment(click.ParamType[str]):
+    """A time as people write it, on the command line."""
+
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -55,7 +57,7 @@ class _Moment(click.ParamType[str]):
 def asking(command: F) -> F:
     """The options of a query, one for each of its members."""
     for name, text in reversed(_ASKED.items()):
-        kind = _Moment() if name in ("since", "until") else str
+        kind = Moment() if name in ("since", "until") else str
         command = click.option(f"--{name}", type=kind, help=text)(command)
     return command
 

@@ -5,6 +5,7 @@ Exit codes: 0 all holds (or nothing would differ), 1 it does not, 2 it could not
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,8 +18,14 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from gateway.audit.query import Query
+from gateway.audit.searching import Moment
+from gateway.audit.segments import list_chains
+from gateway.audit.trail import ChainOfFiles, search
 from gateway.disagreements import Group, read_all
+from gateway.rehearsal.replay import Replay, replay
 from policies.bundles import load_bundle
+from policies.embedded import EmbeddedPolicy
 from policies.rego_tests import Coverage, Outcome, run_bundle_tests
 from policies.verdict import PolicyUnavailable
 
@@ -26,6 +33,7 @@ NO: Final = 1
 NOT_ASKED: Final = 2
 TEST_S: Final = 10.0
 OPA_S: Final = 120.0
+REPLAY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,78 @@ def _sheet(group: Group) -> str:
         f"    then {group.candidate} ({', '.join(group.candidate_reasons)}) by {group.candidate_revision or '-'}, "
         f"last at {last}"
     )
+
+
+@policy.command(name="replay")
+@click.option("--bundle", "candidate", type=click.Path(path_type=Path), required=True, help="The candidate's folder.")
+@click.option(
+    "--audit",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="The record: writer 0's file names them all. May be repeated.",
+)
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), help="The bundle that judged. Default: that of --config."
+)
+@click.option("--since", type=Moment(), help="From this time on: 2026-11-30, 2026-11-30T10:15:00Z, 2h.")
+@click.option("--until", type=Moment(), help="Before this time.")
+@config_option
+@json_option
+@click.pass_context
+def replay_command(  # noqa: PLR0917 - one a parameter
+    ctx: click.Context, candidate: Path, files: tuple[Path, ...], baseline: Path | None, since: str | None,
+    until: str | None, config: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Judge recorded decisions again by a candidate, and tell what would change."""
+    before = baseline or (_bundle(ctx, config) if config else None)
+    chains = [ChainOfFiles(path) for file in files for _, path in list_chains(file)]
+    if not chains or not all(file.exists() for file in files):
+        end(f"there is no record at {', '.join(map(str, files))}", as_json)
+    records = (record for _, record in search(chains, Query(since=since, until=until), newest_first=False))
+    try:
+        told = asyncio.run(_replay(records, candidate, before))
+    except (PolicyUnavailable, OSError) as error:
+        end(str(error), as_json)
+    if as_json:
+        counts = {name: getattr(told, name) for name in COUNTS}
+        changes = [{**asdict(change), "count": count} for change, count in told.changes.most_common()]
+        click.echo(json.dumps({**counts, "baseline": before is not None, "changes": changes}, indent=2))
+    else:
+        click.echo("\n".join(_report(told, before is not None)))
+    sys.exit(NO if told.changes else 0)
+
+
+COUNTS: Final = ("same", "changed", "failed", "unsure", "skipped", "without_arguments")
+
+
+async def _replay(records: Iterable[dict[str, Any]], candidate: Path, baseline: Path | None) -> Replay:
+    engines = [EmbeddedPolicy(path, deadline_s=REPLAY_S) for path in (candidate, baseline) if path is not None]
+    try:
+        for engine in engines:
+            await engine.start()
+        return await replay(records, engines[0], engines[1] if len(engines) > 1 else None)
+    finally:
+        for engine in engines:
+            await engine.close()
+
+
+def _report(told: Replay, compared: bool) -> Iterable[str]:
+    for change, count in told.changes.most_common():
+        what = " ".join(filter(None, (change.server, change.method, change.name)))
+        yield (
+            f"{count} x {what}: {change.recorded} ({change.recorded_reason or '-'}) "
+            f"-> {change.then} ({change.then_reason or '-'})"
+        )
+    yield f"{told.changed} would change, {told.failed} would have no verdict, {told.same} stay as they were"
+    if told.unsure:
+        yield f"{told.unsure} can't be told: the policy that judged gives another verdict on what the record holds"
+    if not compared and told.changes:
+        yield "compared with the record alone: some may be due to what it does not hold (see --baseline)"
+    if told.without_arguments:
+        yield f"{told.without_arguments} were judged without arguments that are not in the record"
+    yield f"{told.skipped} records were not judged again: other kinds, lists, tasks, later legs, names not in clear"
 
 
 def end(message: str, as_json: bool) -> NoReturn:
