@@ -121,6 +121,7 @@ class Pages:
 
     async def lines(self, request: Request) -> Response:
         """The lines of a list alone, for the script that keeps it fresh; unchanged ones are not sent again."""
+        request.state.comes_by_itself = True
         visit = await self._room.receive(request)
         whose = Whose.OWN if request.query_params.get("of") == "mine" else Whose.OTHERS
         context = await self._context(request, visit, whose)
@@ -182,6 +183,7 @@ class Pages:
 
     async def standing(self, request: Request) -> Response:
         """The state and the digest of a ticket, for the script that watches an open page."""
+        request.state.comes_by_itself = True
         visit = await self._room.receive(request)
         shown = await self._room.desk.show(visit.person, request.path_params["ticket_id"])
         content = orjson.dumps({"state": shown["state"], "digest": shown["digest"]})

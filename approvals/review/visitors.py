@@ -20,6 +20,11 @@ SIGN_OUT = "/review/sign-out"
 """A form posts here, with the visit's form key."""
 
 
+def comes_by_itself(request: Request) -> bool:
+    """Whether an open page asks by its script, with nobody doing anything: such a request keeps no session alive."""
+    return bool(getattr(request.state, "comes_by_itself", False))
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """One request of a person who signed in.
@@ -41,6 +46,7 @@ class Visitors(Protocol):
     async def visit(self, request: Request) -> Visit | None:
         """The visit of this request, its token verified now; `None` where nobody signed in or the session is over.
 
-        Raises `StoreUnavailable`, and the house's own refusals where it cannot be known (keys that are away).
+        A request that `comes_by_itself` does not count as one of the person's. Raises `StoreUnavailable`, and the
+        house's own refusals where it cannot be known (keys that are away).
         """
         ...

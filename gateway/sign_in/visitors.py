@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 import orjson
 from starlette.requests import Request
 
-from approvals.review.visitors import Visit
+from approvals.review.visitors import Visit, comes_by_itself
 from approvals.visits import Entry, Visits
 from gateway.contract.identity import Implications
 from gateway.contract.passage import Identity, Server
@@ -110,7 +110,7 @@ class Visitors:
         if (identity.issuer, identity.subject) != (entry.issuer, entry.subject):
             await self._table.remove(entry.id)
             return None
-        if now - entry.seen_at > min(TOUCH_S, self._idle_s / 4):
+        if not comes_by_itself(request) and now - entry.seen_at > min(TOUCH_S, self._idle_s / 4):
             await self._table.touch(entry.id, now)
         return Visit(person_of(identity, self._implications), kept.form_key, entry.ends_at, kept.name)
 

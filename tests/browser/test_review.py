@@ -253,6 +253,8 @@ def test_the_list_follows_by_itself(theatre: Theatre) -> None:
     dora.get_by_role("button", name="Deny").click()
     state_is(dora, "Denied")
     expect(row).to_have_count(0)
+    bob.context.clear_cookies()
+    expect(bob.locator("[data-told]")).to_have_text("You are signed out. Load this page again to sign in.")
 
 
 def test_asked_for_on_a_page_it_runs_at_the_first_call(theatre: Theatre) -> None:

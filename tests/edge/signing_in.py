@@ -126,6 +126,7 @@ def pages(room: SignIn) -> FastAPI:
     @app.get("/me")
     async def me(request: Request) -> Response:
         try:
+            request.state.comes_by_itself = request.query_params.get("by") == "itself"
             visit = await room.visitors.visit(request)
         except Refused as refused:
             return Response(refused.refusal.reason, refused.refusal.value.status)

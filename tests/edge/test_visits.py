@@ -143,6 +143,18 @@ async def test_a_session_ends_in_time(tmp_path: Path) -> None:
         assert len(await rows(scene)) == 1  # ended ones are not kept
 
 
+async def test_an_open_page_keeps_no_session_alive(tmp_path: Path) -> None:
+    """What its script asks is answered while the session lasts, and is nothing that a person did."""
+    async with signing_in(f"sqlite:///{tmp_path / 'desk.db'}", session_s=3600, idle_s=600) as scene:
+        scene.oidc.lives_s = 7200
+        open_page, _ = await signed_in(scene)
+        for _ in range(2):
+            scene.clock.ahead += 290
+            assert (await open_page.get("/me?by=itself")).text != "null"
+        scene.clock.ahead += 290
+        assert (await open_page.get("/me?by=itself")).text == "null"
+
+
 async def test_a_session_ends_with_its_token(scene: Scene) -> None:
     """Without a refresh token the access token's end is the session's, on every replica."""
     scene.oidc.refreshes = False

@@ -47,9 +47,20 @@
     setTimeout(again, wait);
   };
 
+  const tell = (text) => {
+    const told = document.querySelector("[data-told]");
+    told.textContent = text;
+    told.className = "notice";
+    told.hidden = false;
+  };
+
   const ask = async (path, headers) => {
     const answer = await fetch(path, { headers, redirect: "manual", credentials: "same-origin", cache: "no-store" });
     if (answer.status === 304 || answer.ok) return answer;
+    if (answer.type === "opaqueredirect") {
+      tell("You are signed out. Load this page again to sign in.");
+      return null;
+    }
     throw new Error("no answer to use");
   };
 
@@ -57,6 +68,7 @@
     let tag = "";
     repeat(async () => {
       const answer = await ask(list.dataset.fresh, tag ? { "If-None-Match": tag } : {});
+      if (!answer) return false;
       if (answer.status === 304) return true;
       const first = !tag;
       tag = answer.headers.get("etag") || "";
@@ -74,7 +86,9 @@
   // A page that somebody reads or writes on is never changed under them: it says that there is something new.
   const watch = (ticket) => {
     repeat(async () => {
-      const stands = await (await ask(ticket.dataset.standing)).json();
+      const answer = await ask(ticket.dataset.standing);
+      if (!answer) return false;
+      const stands = await answer.json();
       if (stands.digest === ticket.dataset.digest && stands.state === ticket.dataset.state) return true;
       const writes = [...ticket.querySelectorAll("textarea")].some((one) => one.value || one === document.activeElement);
       if (!writes && !ticket.querySelector("[data-deciding]")) location.reload();
