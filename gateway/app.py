@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -22,11 +23,14 @@ from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
+from gateway.audit.commits import GroupCommit
 from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
+from gateway.audit.postgres import PostgresSettings, PostgresSink
+from gateway.audit.postgres import close_orphans as close_orphans_in
 from gateway.audit.segments import slot_path
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
@@ -102,7 +106,7 @@ class House:
         self._log = structlog.get_logger("house")
         self._open = contextlib.AsyncExitStack()
         self._redactor = Redactor(plan.audit_keys)
-        self._sink: JsonlSink
+        self._sink: GroupCommit
         self._keeper: Keeper | None = None
         self._store: Store
         self._outbox: Outbox
@@ -315,14 +319,18 @@ class House:
 
     async def _open_record(self) -> None:
         audit = self._plan.settings.audit
-        self._sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))
+        if self._plan.audit_database is not None:
+            self._sink = PostgresSink(PostgresSettings(self._plan.audit_database))
+        else:
+            chosen = JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s)
+            self._sink = JsonlSink(chosen)
         self._keeper = self._make_keeper()
         if self._keeper is not None:
             self._open.push_async_callback(self._keeper.close)  # after the sink: the last checkpoint is of its end
         try:
             await self._sink.start()
         except AuditUnavailable as error:
-            raise CannotStart(f"audit.file: {error}") from error
+            raise CannotStart(f"audit.{'database' if self._plan.audit_database else 'file'}: {error}") from error
         self._open.push_async_callback(self._sink.close)
         if self._keeper is not None:
             self._keeper.start()
@@ -337,7 +345,8 @@ class House:
             places["file"] = CheckpointFile(audit.checkpoints.file)
         if audit.checkpoints.webhook is not None:
             places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
-        return Keeper(self._sink, audit.file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
+        file = None if self._plan.audit_database else audit.file
+        return Keeper(self._sink, file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
 
     async def _open_desk(self) -> tuple[Desk, Tenure]:
         """The record, the store and the desk, and in whose name it holds its leases."""
@@ -347,6 +356,9 @@ class House:
         keys = derive_keys(self._plan.seal_keys, "tickets")
         self._store = Store(self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox)
         tenure = begin_tenure(slot_path(settings.audit.file, self._sink.writer))
+        if self._plan.audit_database is not None:
+            # Another host may have been this writer since: no file here says who ended. Leases lapse by themselves.
+            tenure = replace(tenure, before="")
         desk = Desk(
             self._store,
             self._journal,
@@ -416,7 +428,7 @@ class House:
         while True:
             await asyncio.sleep(LOOK_AFTER_S)  # which also lets every worker claim its own file first
             try:
-                if orphans and (closed := await close_orphans(self._plan.settings.audit.file)):
+                if orphans and (closed := await self._close_orphans()):
                     self._log.warning("orphaned_records_closed", writers=closed)
                 orphans = False
                 await desk.renew()
@@ -424,6 +436,11 @@ class House:
                 await self._shelf.sweep()
             except (StoreUnavailable, AuditUnavailable) as error:
                 self._log.error("approvals_not_looked_after", error=str(error))
+
+    async def _close_orphans(self) -> list[int]:
+        if self._plan.audit_database is not None:
+            return await close_orphans_in(self._plan.audit_database)
+        return await close_orphans(self._plan.settings.audit.file)
 
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""

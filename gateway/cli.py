@@ -239,14 +239,15 @@ class AuditDoor:
         from gateway.audit.place import Place  # noqa: PLC0415
 
         try:
-            audit = load_settings(config).audit
+            settings = load_settings(config)
+            audit, database = settings.audit, settings.audit_database_url
         except ConfigError as error:
             raise ValueError(str(error)) from error
         chosen = audit.checkpoints
         text = os.environ.get(chosen.key_env, "") if chosen else ""
         # Who verifies need not hold the key; who holds it need not say which.
         key = SigningKey(text, chosen.key_env) if chosen and text else None
-        return Place(audit.file, chosen.file if chosen else None, key)
+        return Place(audit.file, database, chosen.file if chosen else None, key)
 
 
 def database_of(config: Path) -> str:

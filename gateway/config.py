@@ -386,14 +386,27 @@ class CheckpointSettings(Group):
 
 
 class AuditSettings(Group):
-    """The durable record. `file` is writer 0's; writer k appends `.k`. Files rotate by size or age; 0: never."""
+    """The durable record. `file` is writer 0's; writer k appends `.k`. Files rotate by size or age; 0: never.
+
+    With a database (`database`, or by `database_env` a variable's whole URL) the record is there, and no file is.
+    """
 
     file: Path
+    database: Annotated[str, Field(repr=False)] = ""
+    database_env: str = ""
     hmac_key_env: str = "OSTIARY_AUDIT_KEY"
     rotate_bytes: Annotated[int, Field(le=1 << 40), AfterValidator(_never_or(65_536))] = 0
     rotate_s: Annotated[float, Field(le=31_622_400), AfterValidator(_never_or(60))] = 0.0
     keep_s: Annotated[float, Field(ge=0, le=1e10)] = 0.0
     checkpoints: CheckpointSettings | None = None
+
+    @model_validator(mode="after")
+    def _one_database(self) -> Self:
+        if self.database and not self.database.startswith(DATABASES[1:]):
+            raise ValueError("database must be postgresql://USER@HOST/DATABASE")
+        if self.database and self.database_env:
+            raise ValueError("database and database_env are two answers to one question")
+        return self
 
 
 class PinSettings(Group):
@@ -551,6 +564,16 @@ class Settings(BaseSettings):
         url = self.secret(variable, "approvals.database_env")
         if not url.startswith(DATABASES):
             raise ConfigError(f"approvals.database_env: {variable} holds neither sqlite:///PATH nor postgresql://…")
+        return url
+
+    @property
+    def audit_database_url(self) -> str | None:
+        """Where the record lies if not in `audit.file`, credentials included. Raises `ConfigError`."""
+        if not (variable := self.audit.database_env):
+            return self.audit.database or None
+        url = self.secret(variable, "audit.database_env")
+        if not url.startswith(DATABASES[1:]):
+            raise ConfigError(f"audit.database_env: {variable} does not hold postgresql://…")
         return url
 
     def secret(self, variable: str, setting: str) -> str:

@@ -81,7 +81,7 @@ def tell_tolerance(settings: Settings) -> list[Finding]:
 
 def look_for_folders(settings: Settings) -> list[Finding]:
     """The folders that the record, the tickets and the pins need and that are not there. Nothing is opened."""
-    needed = {"audit": ("audit.file", settings.audit.file)}
+    needed = {} if settings.audit_database_url else {"audit": ("audit.file", settings.audit.file)}
     scheme, _, database = settings.database_url.partition(":///")
     if scheme == "sqlite":
         needed["approvals"] = ("approvals.database", Path(database))

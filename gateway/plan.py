@@ -36,6 +36,7 @@ class Plan:
     targets: Mapping[str, UpstreamTarget]
     audit_keys: AuditKeys
     checkpoint_key: SigningKey | None
+    audit_database: str | None
     seal_keys: tuple[bytes, ...] = field(repr=False)
     opa_tokens: tuple[str | None, str | None] = field(repr=False)
     database: str = field(repr=False)
@@ -132,6 +133,13 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
     return tuple(made.values())
 
 
+def _audit_database(settings: Settings) -> str | None:
+    audit, url = settings.audit, settings.audit_database_url
+    if url is not None and (audit.rotate_bytes or audit.rotate_s or audit.keep_s):
+        raise ConfigError("audit.rotate_bytes, rotate_s and keep_s are for files: a database rotates nothing")
+    return url
+
+
 def _checkpoint_key(settings: Settings) -> SigningKey | None:
     audit, chosen = settings.audit, settings.audit.checkpoints
     if audit.keep_s and (chosen is None or not (audit.rotate_bytes or audit.rotate_s)):
@@ -184,6 +192,7 @@ def make_plan(settings: Settings) -> Plan:
         targets={name: _target(settings, name) for name in settings.servers},
         audit_keys=audit_keys,
         checkpoint_key=_checkpoint_key(settings),
+        audit_database=_audit_database(settings),
         seal_keys=seal_keys,
         opa_tokens=_tokens_for_opa(settings),
         database=settings.database_url,

@@ -22,10 +22,12 @@ from gateway.audit.checkpoints import read_checkpoints, write_checkpoint
 from gateway.audit.evidence import Judgement, is_export, judge_export
 from gateway.audit.exporting import export
 from gateway.audit.keys import anchors_of, public_key, signing_key
-from gateway.audit.place import chains_of, give_up, place_of, placed
+from gateway.audit.place import AnyChain, chains_of, give_up, place_of, placed
 from gateway.audit.query import time_of
+from gateway.audit.reading import TableFollower
 from gateway.audit.searching import search
 from gateway.audit.tail import Follower, show
+from gateway.audit.trail import ChainOfFiles
 from gateway.audit.verify import Report, verify_all
 from gateway.contract.chain import Checkpoint
 from gateway.contract.redaction import printable
@@ -77,8 +79,8 @@ def verify(
         checkpoints = read_checkpoints(points, trusted) if points else []
     except (OSError, ValueError) as error:
         give_up(f"checkpoints: {error}")
-    exports = [path for writer, path in chains if writer is None and _is_export(path)]
-    chains = [(writer, path) for writer, path in chains if path not in exports]
+    exports = [one.slot for one in chains if isinstance(one, ChainOfFiles) and _is_export(one.slot)]
+    chains = [one for one in chains if not (isinstance(one, ChainOfFiles) and one.slot in exports)]
     judged = [judge_export(path, trusted, checkpoints) for path in exports]
     # Who judges an export has no chains to find missing.
     reports = verify_all(chains, checkpoints) if chains or not exports else []
@@ -160,25 +162,31 @@ def tail(
     ctx: click.Context, /, config: Path | None, files: tuple[Path, ...], *, count: int, follow: bool, as_json: bool
 ) -> None:
     """Print the last records of all writers, in order of time."""
-    followers: dict[Path, Follower] = {}
+    followers: dict[AnyChain, Follower | TableFollower] = {}
     try:
-        for _, path in chains_of(ctx, config, files):
-            followers[path] = Follower(path)
+        _follow(followers, chains_of(ctx, config, files))
         last = list(merge(*(follower.last(count) for follower in followers.values()), key=time_of))
         for line in last[len(last) - min(count, len(last)) :]:
             click.echo(show(line, as_json=as_json))
         while follow:
             time.sleep(_LOOK_AGAIN_S)
-            for _, path in chains_of(ctx, config, files):  # another writer may have come
-                if path not in followers:
-                    followers[path] = Follower(path)
+            if all(isinstance(one, ChainOfFiles) for one in followers):
+                _follow(followers, chains_of(ctx, config, files))  # another writer may have come
             for line in merge(*(follower.new() for follower in followers.values()), key=time_of):
                 click.echo(show(line, as_json=as_json))
     except OSError as error:
-        give_up(f"{error.filename or 'the audit'}: {error.strerror or error}")
+        give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     finally:
         for follower in followers.values():
             follower.close()
+
+
+def _follow(followers: dict[AnyChain, Follower | TableFollower], chains: Sequence[AnyChain]) -> None:
+    for one in chains:
+        if one not in followers:
+            followers[one] = (
+                Follower(one.slot) if isinstance(one, ChainOfFiles) else TableFollower(one.tables, one.writer or 0)
+            )
 
 
 def _sentence(report: Report | Judgement) -> str:

@@ -22,7 +22,6 @@ from gateway.audit.keys import anchors_of, signing_key
 from gateway.audit.place import chains_of, give_up, placed
 from gateway.audit.query import Query
 from gateway.audit.searching import asking
-from gateway.audit.trail import ChainOfFiles
 from gateway.contract.chain import Chain, Finding
 from gateway.contract.redaction import printable
 
@@ -61,10 +60,9 @@ def export(
         if form == "csv":
             yield head_of_csv()
         ours = version("ostiary")
-        for writer, path in chains_of(ctx, config, files):
-            chain = Chain(writer, points)
+        for source in chains_of(ctx, config, files):
+            chain = Chain(source.writer, points)
             began = False
-            source = ChainOfFiles(path)
             for line in source.lines(newest_first=False):
                 if (read := chain.read(line)) is None:
                     break
@@ -90,7 +88,7 @@ def export(
         click.echo(printable(str(broken), 1000), err=True)
         sys.exit(1)
     except OSError as error:
-        give_up(f"{error.filename or out}: {error.strerror or error}")
+        give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _write(out: str, lines: Iterator[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -11,17 +12,24 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import click
 
 from gateway.audit.checkpoints import SigningKey
+from gateway.audit.reading import Tables
 from gateway.audit.segments import list_chains
+from gateway.audit.trail import ChainOfFiles, ChainOfTable
 from gateway.contract.redaction import printable
 
+AnyChain = ChainOfFiles | ChainOfTable
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a configuration's record lies; the second place's file, and the checkpoints' key where it is known."""
+    """Where a configuration's record lies: in `database` if there is one, else in `file`.
+
+    The second place's file, and the checkpoints' key where it is known.
+    """
 
     file: Path
+    database: str | None = None
     checkpoints: Path | None = None
     key: SigningKey | None = None
 
@@ -45,18 +53,26 @@ def placed(command: F) -> F:
     return _CONFIG(_FILES(command))
 
 
-def chains_of(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) -> list[tuple[int | None, Path]]:
-    """(writer, slot) of each chain that is meant. Ends the program where the configuration can't be read."""
+def chains_of(ctx: click.Context, config: Path | None, files: tuple[Path, ...]) -> list[AnyChain]:
+    """Each chain that is meant. Ends the program where the configuration or the database can't be read."""
     if bool(config) == bool(files):
         raise click.UsageError("give either --config or --file")
     if files:
         # A file that is named alone may be a copy from anywhere: its own first record says whose it is.
-        found: list[tuple[int | None, Path]] = []
+        found: dict[Path, int | None] = {}
         for file in files:
             listed = list_chains(file)
-            found += listed if len(listed) > 1 else [(None, file)]
-        return _unique(found)
-    return list(list_chains(place_of(ctx, config).file))
+            for writer, path in listed if len(listed) > 1 else [(None, file)]:
+                found.setdefault(path, writer)
+        return [ChainOfFiles(path, writer) for path, writer in found.items()]
+    place = place_of(ctx, config)
+    if place.database is None:
+        return [ChainOfFiles(path, writer) for writer, path in list_chains(place.file)]
+    tables = ctx.with_resource(closing(Tables(place.database)))
+    try:
+        return [ChainOfTable(tables, writer) for writer in tables.writers()]
+    except OSError as error:
+        give_up(str(error))
 
 
 def place_of(ctx: click.Context, config: Path | None) -> Place:
@@ -74,10 +90,3 @@ def give_up(why: str) -> NoReturn:
     """Say what could not be asked, and exit 2."""
     click.echo(printable(why, 1000), err=True)
     sys.exit(2)
-
-
-def _unique(chains: list[tuple[int | None, Path]]) -> list[tuple[int | None, Path]]:
-    seen: dict[Path, int | None] = {}
-    for writer, path in chains:
-        seen.setdefault(path, writer)
-    return [(writer, path) for path, writer in seen.items()]

@@ -17,7 +17,6 @@ import click
 from gateway.audit.place import chains_of, give_up, placed
 from gateway.audit.query import Query, moment
 from gateway.audit.tail import show
-from gateway.audit.trail import ChainOfFiles
 from gateway.audit.trail import search as search_chains
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,13 +80,12 @@ def search(
     **asked: str | None,
 ) -> None:
     """Print the records that all given options hold of."""
-    chains = [ChainOfFiles(path) for _, path in chains_of(ctx, config, files)]
-    found = search_chains(chains, Query(**asked), newest_first=not oldest_first)
+    found = search_chains(chains_of(ctx, config, files), Query(**asked), newest_first=not oldest_first)
     count = 0
     try:
         for line, _ in islice(found, limit) if limit else found:
             click.echo(show(line, as_json=as_json))
             count += 1
     except OSError as error:
-        give_up(f"{error.filename or 'the audit'}: {error.strerror or error}")
+        give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     sys.exit(0 if count else 1)

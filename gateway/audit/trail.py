@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.audit.query import Query
+from gateway.audit.reading import Tables
 from gateway.audit.segments import lines_back, lines_of, open_slot
 
 
 class Chain(Protocol):
     """One writer's lines. Raises `OSError` where they can't be read."""
+
+    @property
+    def writer(self) -> int | None:
+        """Whose they must be; `None`: whoever the first record names."""
+        ...
 
     @property
     def name(self) -> str:
@@ -33,6 +39,7 @@ class ChainOfFiles:
     """A slot's growing file and what was set aside before it."""
 
     slot: Path
+    writer: int | None = None
 
     @property
     def name(self) -> str:
@@ -46,6 +53,23 @@ class ChainOfFiles:
                 for line in lines_back(fd) if newest_first else lines_of(fd):
                     if line.endswith(b"\n"):
                         yield line
+
+
+@dataclass(frozen=True, slots=True)
+class ChainOfTable:
+    """A writer's part of the tables."""
+
+    tables: Tables
+    writer: int | None
+
+    @property
+    def name(self) -> str:
+        """The database and the writer."""
+        return f"{self.tables.name} writer {self.writer}"
+
+    def lines(self, *, newest_first: bool) -> Iterator[bytes]:
+        """See the protocol."""
+        return self.tables.lines(self.writer or 0, newest_first=newest_first)
 
 
 def search(chains: Sequence[Chain], query: Query, *, newest_first: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.segments import lines_of, open_slot
+from gateway.audit.trail import ChainOfFiles, ChainOfTable
 from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
 
+AnyChain = ChainOfFiles | ChainOfTable
 _SETTLE_S: Final = 2.0
 """How long a line that a living writer has begun may take to be finished."""
 
@@ -101,9 +103,28 @@ def _is_held(fd: int) -> bool:
     return False
 
 
-def verify_all(chains: Sequence[tuple[int | None, Path]], checkpoints: Sequence[Checkpoint] = ()) -> list[Report]:
+def verify_table(table: ChainOfTable, checkpoints: Sequence[Checkpoint] = ()) -> Report:
+    """Judge one writer's part of a database."""
+    chain, place = Chain(table.writer, checkpoints), Path(table.name)
+    try:
+        for line in table.lines(newest_first=False):
+            chain.read(line)
+    except OSError as error:
+        return Report(place, table.writer, unread=str(error))
+    return Report(place, chain.writer, chain.count, chain.head, chain.end(), first=chain.first)
+
+
+def verify_all(
+    chains: Sequence[tuple[int | None, Path] | AnyChain], checkpoints: Sequence[Checkpoint] = ()
+) -> list[Report]:
     """Judge all chains, and report each checkpoint's chain that is not among them."""
-    reports = [verify_file(path, writer, checkpoints) for writer, path in chains]
+    reports = []
+    for one in chains:
+        if isinstance(one, ChainOfTable):
+            reports.append(verify_table(one, checkpoints))
+        else:
+            writer, path = (one.writer, one.slot) if isinstance(one, ChainOfFiles) else one
+            reports.append(verify_file(path, writer, checkpoints))
     known = {report.writer for report in reports}
     for writer in sorted({point.writer for point in checkpoints} - known):
         count = max(point.count for point in checkpoints if point.writer == writer)

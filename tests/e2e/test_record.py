@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.audit.segments import list_chains, segments_of
+from tests.support.postgres import Postgres
 from tests.support.stack import Stack, call
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
@@ -133,3 +134,39 @@ async def test_old_files_go_while_the_gateway_runs(tmp_path: Path, replica: str)
     assert "where a checkpoint begins" in told
     code, told = await ostiary(stack, "audit", "verify", "--file", str(slot))
     assert (code, "[head_cut]" in told) == (1, True)
+
+
+async def test_a_gateway_on_a_database_stops_with_it_and_comes_back(tmp_path: Path, replica: str) -> None:
+    """AUD-07: PostgreSQL gone: 503 within 2 s and nothing forwarded; back: served again, every record whole."""
+    server = Postgres()
+    await asyncio.to_thread(server.start)
+    try:
+        stack = a_stack(tmp_path, replica, 2, rotate_bytes=0, database_env="AUDIT_DATABASE")
+        stack.secrets["AUDIT_DATABASE"] = server.create()
+        async with stack, httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            seen: list[str] = []
+            await _write(stack, time.monotonic() + 1, client, seen)
+            assert seen
+            await asyncio.to_thread(server.kill)
+            token = stack.token("files")
+            for _ in range(4):
+                began = time.monotonic()
+                answer = await stack.post("files", call("read", {}), token, client)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, 50304)
+                assert time.monotonic() - began < 2.0
+            await asyncio.to_thread(server.start)
+            end = time.monotonic() + 20
+            while (await stack.post("files", call("read", {}), token, client)).status_code != 200:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
+            assert server.password not in stack.log()
+        code, told = await ostiary(stack, "audit", "verify", "--config", str(stack.config))
+        assert (code, told.count("whole,")) == (0, 2), told
+        code, told = await ostiary(
+            stack, "audit", "search", "--config", str(stack.config), "--kind", "decision", "-n", "0", "--json"
+        )
+        decided = {json.loads(line)["decision_id"] for line in told.splitlines()}
+        assert set(seen) <= decided
+        assert not (tmp_path / "audit.jsonl").exists()
+    finally:
+        await asyncio.to_thread(server.remove)

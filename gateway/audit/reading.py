@@ -1,0 +1,119 @@
+"""The record in PostgreSQL as a reader meets it: the same lines, fetched in steps over one connection.
+
+For commands, which have no loop of their own: every method blocks. Raises `OSError` where the database fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from gateway.audit.port import AuditUnavailable
+from gateway.audit.resuming import state_before
+from gateway.audit.tables import FAULTS, connect, explain, name_of
+
+T = TypeVar("T")
+_STEP: Final = 1000
+_LIMIT_S: Final = 60.0
+
+
+class Tables:
+    """The tables of `url`, opened with the first question."""
+
+    def __init__(self, url: str) -> None:
+        self._url: Final = url
+        self.name: Final = name_of(url)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection: asyncpg.Connection | None = None
+
+    def writers(self) -> list[int]:
+        """Whoever wrote, and whoever is missing in the row before them."""
+        rows = self._ask("SELECT max(writer) AS last FROM ostiary_audit")
+        return list(range(rows[0]["last"] + 1)) if rows and rows[0]["last"] is not None else []
+
+    def lines(self, writer: int, *, newest_first: bool = False, after: int = 0) -> Iterator[bytes]:
+        """The writer's lines, of records beyond `after`."""
+        at: int | None = None
+        while True:
+            if newest_first:
+                clause, order, edge = "seq < $2 AND seq > $4", "DESC", 2**62 if at is None else at
+            else:
+                clause, order, edge = "seq > $2 AND $4 >= 0", "ASC", after if at is None else at
+            rows = self._ask(
+                f"SELECT seq, line FROM ostiary_audit WHERE writer = $1 AND {clause} ORDER BY seq {order} LIMIT $3",  # noqa: S608
+                writer, edge, _STEP, after,
+            )  # fmt: skip
+            for row in rows:
+                yield row["line"]
+            if len(rows) < _STEP:
+                return
+            at = rows[-1]["seq"]
+
+    def close(self) -> None:
+        """Leave."""
+        if self._connection is not None and self._loop is not None:
+            with contextlib.suppress(*FAULTS):
+                self._loop.run_until_complete(self._connection.close(timeout=2))
+            self._connection = None
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def _ask(self, question: str, *words: Any) -> list[asyncpg.Record]:
+        return self._run(self._fetch(question, *words))
+
+    async def _fetch(self, question: str, *words: Any) -> list[asyncpg.Record]:
+        if self._connection is None:
+            self._connection = await connect(self._url, 5.0)
+        found: list[asyncpg.Record] = await self._connection.fetch(question, *words, timeout=_LIMIT_S)
+        return found
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        try:
+            return self._loop.run_until_complete(work)
+        except asyncpg.UndefinedTableError:
+            raise OSError(f"{self.name}: there is no record in this database") from None
+        except FAULTS as fault:
+            raise OSError(f"{self.name}: {explain(fault)}") from fault
+        except AuditUnavailable as fault:
+            raise OSError(f"{self.name}: {fault}") from fault
+
+
+class TableFollower:
+    """One writer's last lines, then what is appended; see `tail.Follower`."""
+
+    def __init__(self, tables: Tables, writer: int) -> None:
+        self._tables: Final = tables
+        self._writer: Final = writer
+        self._seen = 0
+
+    def last(self, count: int) -> list[bytes]:
+        """The last `count` lines."""
+        lines: list[bytes] = []
+        newest = self._tables.lines(self._writer, newest_first=True)
+        for line in newest:
+            if len(lines) >= max(count, 1):
+                break
+            lines.append(line)
+        if lines:
+            self._note(lines[0])
+        return lines[::-1][-count:] if count else []
+
+    def new(self) -> list[bytes]:
+        """The lines since the last time."""
+        lines = list(self._tables.lines(self._writer, after=self._seen))
+        if lines:
+            self._note(lines[-1])
+        return lines
+
+    def close(self) -> None:
+        """The tables are closed by whoever opened them."""
+
+    def _note(self, line: bytes) -> None:
+        self._seen = state_before(line)[0] + 1
