@@ -73,6 +73,12 @@ tickets = Table(
         postgresql_where=text("state IN ('approved', 'used')"),
     ),
     Index(
+        "tickets_settled",
+        "expires_at",
+        sqlite_where=text("state NOT IN ('pending', 'approved') AND running IS NULL"),
+        postgresql_where=text("state NOT IN ('pending', 'approved') AND running IS NULL"),
+    ),
+    Index(
         "tickets_due",
         "expires_at",
         sqlite_where=text("state IN ('pending', 'approved')"),

@@ -19,6 +19,7 @@ import uvicorn
 from approvals.desk import Desk, StoreUnavailable
 from approvals.notify import DEAD, Attempt, Courier
 from approvals.outbox import Outbox
+from approvals.retention import forget
 from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
@@ -423,7 +424,7 @@ class House:
             self._sink.note(record)
 
     async def _look_after(self, desk: Desk) -> None:
-        """Keep the leases of open uses, and end what lapsed; once, what writers that are not started left open."""
+        """Keep the leases of open uses, end what lapsed, forget what is old; once, close what absent writers left."""
         orphans = self._sink.writer == 0
         while True:
             await asyncio.sleep(LOOK_AFTER_S)  # which also lets every worker claim its own file first
@@ -434,6 +435,8 @@ class House:
                 await desk.renew()
                 await desk.sweep()
                 await self._shelf.sweep()
+                if forgotten := await forget(self._store, self._plan.settings.approvals.keep_s):
+                    self._log.info("tickets_forgotten", count=forgotten)
             except (StoreUnavailable, AuditUnavailable) as error:
                 self._log.error("approvals_not_looked_after", error=str(error))
 

@@ -353,6 +353,7 @@ class ApprovalSettings(Group):
     migrate: bool = True
     issuers: tuple[str, ...] = ()
     volatile_meta: tuple[str, ...] = ()
+    keep_s: Annotated[float, Field(ge=604_800)] = 7_776_000.0
     task_keep_s: Annotated[float, Field(ge=60, le=604_800)] = 3600.0
     local_approve: bool = False
     hold_s: Annotated[float, Field(ge=0, le=60)] = 25.0

@@ -137,7 +137,9 @@ async def bench(
     where: Path | str, *, keys: Sequence[bytes] = (KEY,), limit_s: float = 2.0, **options: Any
 ) -> AsyncIterator[Bench]:
     """A started store on this file, or database, with a desk before it."""
-    store = Store(where if isinstance(where, str) else f"sqlite:///{where}", keys, limit_s=limit_s)
+    clock = options.setdefault("clock", Clock())
+    url = where if isinstance(where, str) else f"sqlite:///{where}"
+    store = Store(url, keys, limit_s=limit_s, clock=clock)
     await store.start()
     try:
         yield Bench(store, **options)
