@@ -354,7 +354,7 @@ async def test_a_lost_store_is_tried_again(path: Path, monkeypatch: pytest.Monke
     """The courier outlives a store that fails for a while."""
     async with office(path) as at:
         assert at.courier.well
-        monkeypatch.setattr(at.it.store, "_file", (0, 0))
+        monkeypatch.setattr(at.it.store._database, "_file", (0, 0))
         with pytest.raises(StoreUnavailable):
             await at.it.held()
         await at.looked()
