@@ -30,9 +30,9 @@ from gateway.contract.passage import Arrival, Call, Identity, OpenedTasks, Passa
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.retelling import reply_of
 from gateway.delivery import Delivery, translate
-from gateway.following import ANSWERED, RUNS, SAID, asked_by, created, told
+from gateway.following import ANSWERED, INTERRUPTED, LOST, RUNS, asked_by, created, told
 from gateway.handles import GRACE_S, LONGEST_S, Handles
-from gateway.legs import refusal_of
+from gateway.legs import SAID, refusal_of
 
 MOST_CALL_BYTES: Final = 1 << 20
 """A larger call waits without a task; its caller repeats it."""
@@ -226,13 +226,14 @@ class Errands:
     async def _fail(self, errand: Errand, filed: Filed | None, why: str, passage: Passage) -> Errand:
         """It can't go on any more: its owner reads why, now and whenever it is asked again."""
         ticket = {} if filed is None else self.desk.describe(filed.ticket)
-        if filed is not None and why not in SAID:
-            refused = refusal_of(Held(why, filed.ticket), ticket)
+        if filed is None or why == INTERRUPTED:
+            said = LOST if why == INTERRUPTED else SAID[why]
+            refused = Refused(Refusal.APPROVAL_REFUSED, why, message=said, why=why, ticket=ticket)
         else:
-            refused = Refused(Refusal.APPROVAL_REFUSED, why, message=SAID.get(why), why=why, ticket=ticket)
+            refused = refusal_of(Held(why, filed.ticket), ticket)
         ended = await self.shelf.tell(errand, Stage.ENDED, {"status": "failed", "error": _error_of(passage, refused)})
         if ended is not None:
-            self.count("lost" if why == "interrupted" else "failed")
+            self.count("lost" if why == INTERRUPTED else "failed")
             return ended
         found = await self.shelf.find(errand.id)
         if found is None:
@@ -265,7 +266,7 @@ class Errands:
                 return
             self.count("begun")
             passage = house.open_passage(arrival.server)
-            passage.errand = task
+            passage.errand = replace(task, ticket=taken.waits_for)
             serving = asyncio.ensure_future(house.serve(arrival, passage))
             try:
                 await self._watch(taken, serving)
@@ -391,6 +392,17 @@ class Errands:
         if filed is not None and filed.running is not None:
             return "A repetition of this call runs."
         return RUNS if why == "in_flight" else "The call was approved."
+
+
+def waited_for(passage: Passage) -> str:
+    """The ticket that a run waited for: if it is over, none is opened after it. Empty where it waited for none.
+
+    The first leg waited for the call's ticket; a later one for that of its answers, if they have one by now.
+    """
+    errand, opened = passage.errand, passage.opened_state
+    if errand is None or (opened is not None and opened.use is not None and opened.use.ticket_id == errand.ticket):
+        return ""
+    return errand.ticket
 
 
 def _for_the_poll(refused: Refused) -> Refused:

@@ -16,17 +16,12 @@ from gateway.contract.passage import Call
 from gateway.contract.refusals import Refusal, Refused
 
 POLL_MS: Final = 2000
-SAID: Final[Mapping[str, str]] = {
-    "expired": "Nobody decided on this call in time; start the call anew.",
-    "withdrawn": "The request for this call's approval was withdrawn.",
-    "revoked": "The approval of this call was revoked.",
-    "used": "The approval was used by a repetition of this call, which has its result; start the call anew.",
-    "interrupted": (
-        "This call was approved and begun, and what ran it has stopped: its outcome is unknown; it is not run again."
-    ),
-}
-"""What the owner is told of an errand that can't go on, where legs.py has no better word for it."""
+INTERRUPTED: Final = "interrupted"
+"""Why an errand can't go on whose lease lapsed (`approvals.errand.next_step`)."""
 
+LOST: Final = (
+    "This call was approved and begun, and what ran it has stopped: its outcome is unknown; it is not run again."
+)
 RUNS: Final = "The call was approved and runs."
 ANSWERED: Final = "The answers wait for an approval of their own."
 

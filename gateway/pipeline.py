@@ -43,7 +43,7 @@ from gateway.contract.retelling import reply_of
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
-from gateway.errands import Errands
+from gateway.errands import Errands, waited_for
 from gateway.grants import Grants
 from gateway.handles import Handles
 from gateway.holding import Holding, check_waits, take_up
@@ -209,8 +209,9 @@ class Corridor:
 
         Raises `Refused` where there is none.
         """
-        waited_for = "" if passage.waits is None else check_waits(passage.waits, needed.asked.digest)
-        passage.settled = settled = await self.delivery.claim(needed.settle(self.desk, waited_for))
+        waits, digest = passage.waits, needed.asked.digest
+        ticket_id = waited_for(passage) if waits is None else check_waits(waits, digest)
+        passage.settled = settled = await self.delivery.claim(needed.settle(self.desk, ticket_id))
         if isinstance(settled, Held):
             raise await self.challenges.challenge(passage, settled)
 

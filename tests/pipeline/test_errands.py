@@ -12,6 +12,7 @@ import jsonschema_rs
 import orjson
 import pytest
 
+from approvals.errand import Errand
 from gateway.contract.passage import Reply
 from gateway.upstream.port import UpstreamUnreachable
 from policies.verdict import ApprovalTerms, Effect, Verdict
@@ -574,3 +575,35 @@ async def test_answers_that_need_an_approval_wait_for_it_within_the_task(tmp_pat
         await house.desk.act("approve", BOB, second)
         assert (await follow(house, handle))["status"] == "completed"
         assert len(house.forwarded) == 2
+
+
+async def test_an_approval_that_ends_while_its_call_begins_opens_no_further_ticket(tmp_path: Path) -> None:
+    """Revoked after the poll saw the yes and before the run: `failed`, and nobody is asked anew for a lost cause."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        await house.desk.act("approve", BOB, ticket)
+        take = house.corridor.errands.shelf.take
+
+        async def too_late(errand: Errand) -> Errand | None:
+            await house.desk.act("revoke", BOB, ticket)
+            return await take(errand)
+
+        house.corridor.errands.shelf.take = too_late  # type: ignore[method-assign]
+        told = await follow(house, handle)
+        assert (told["status"], told["error"]["data"]["why"]) == ("failed", "revoked")
+        assert house.moves.count("request") == 1
+        assert not house.forwarded
+
+
+async def test_a_tool_that_changed_is_asked_anew_and_the_task_names_the_new_ticket(tmp_path: Path) -> None:
+    """The approval is revoked, as for any call; the task fails with what has to be approved now."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        await house.desk.act("approve", BOB, ticket)
+        house.tools[0] = tool("pay", description="another")
+        house.later(60)
+        told = await follow(house, handle)
+        assert (told["status"], told["error"]["code"]) == ("failed", 40303)
+        assert told["error"]["data"]["ticket"]["id"] != ticket
+        assert (await house.ticket(ticket))["state"] == "revoked"
+        assert not house.forwarded
