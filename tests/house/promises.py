@@ -243,10 +243,12 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "contract/test_fingerprint.py::test_fields_cannot_run_into_each_other",
     ),
     ("The same call attaches to the one ticket; tickets per requester are limited.", "atryum#89"): (
+        "pipeline/test_errands.py::test_repeating_the_held_call_gives_the_same_task",
         "rows/test_approvals.py::test_the_same_call_attaches_to_the_one_ticket",
         "rows/test_ailing.py::test_one_requester_opens_so_many_tickets",
     ),
     ("A held call is answered at once and goes on by the exact repetition.", "talon#431, gridctl#1150"): (
+        "e2e/test_errands.py::test_the_python_client_follows_a_held_call_through_both_gateways",
         "rows/test_approvals.py::test_an_approval_is_used_once_and_all_that_is_none_looks_the_same",
         "e2e/test_sdk_python.py::test_a_gated_call_runs_once_after_approval_by_repeating_it",
         "rows/test_waiting.py::test_a_kept_call_runs_once_it_is_approved",
