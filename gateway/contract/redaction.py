@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.contract.secret_shapes import conceal, is_card_number
+
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 """HMAC-SHA256 is cut to 128 bits: enough to compare values, half the space of every record."""
@@ -38,7 +40,6 @@ _PROTOCOL_MEMBERS: Final[Mapping[str, str]] = {name: name for name in (
     "type", "uri", "value",
 )}
 # fmt: on
-_TOKENLIKE = re.compile(r"eyJ[\w-]{8,}(?:\.[\w-]*)*|(?i:\b(?:bearer|basic|dpop)\s+)[\w.~+/=-]{12,}")
 
 
 class AuditKeys:
@@ -98,8 +99,8 @@ def _escaped(char: str) -> str:
 
 
 def remark(text: str, limit: int = 256) -> str:
-    """A room's own sentence about a refusal: printable, cut, and without anything that looks like a credential."""
-    return printable(_TOKENLIKE.sub("[removed]", text), limit) if text else ""
+    """A room's own sentence about a refusal: printable, cut, and without anything that looks like a secret."""
+    return printable(conceal(text)[0], limit) if text else ""
 
 
 class Redactor:
@@ -276,7 +277,11 @@ def _type_of(value: Any) -> str:
 
 def _clear_form(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
-        return {"size": len(value), "value": printable(value, _MAX_CLEAR_TEXT)}
+        shown, masked = conceal(value)
+        told = {"masked": list(masked)} if masked else {}
+        return {"size": len(value), "value": printable(shown, _MAX_CLEAR_TEXT), **told}
+    if type(value) is int and is_card_number(str(value)):
+        return {"value": "[card number removed]", "masked": ["card number"]}
     if isinstance(value, float) or (isinstance(value, int) and abs(value) > _SAFE_INTEGER):
         return {"value": repr(value)[:_MAX_CLEAR_TEXT]}  # as text: numbers that not every reader reads alike
     return {"value": value}

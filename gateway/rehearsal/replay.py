@@ -102,7 +102,12 @@ def _arguments(shape: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
         if not steps and leaf.get("type") == "object" and not leaf.get("size"):
             continue
-        if "value" not in leaf or not steps or any(step.isdigit() or step.startswith("#") for step in steps):
+        if (
+            "value" not in leaf
+            or "masked" in leaf
+            or not steps
+            or any(step.isdigit() or step.startswith("#") for step in steps)
+        ):
             whole = False  # a place in a list is not told from a member of that name
             continue
         place = found
