@@ -30,7 +30,7 @@ from tests.e2e.test_sdk_legs import until_serving
 from tests.support.postgres import Postgres
 from tests.support.processes import eventually
 from tests.support.replicas import Pair, two_gateways
-from tests.support.stack import HOLD, free_port
+from tests.support.stack import HOLD, body, free_port
 
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = Path(__file__).parent / "typescript"
@@ -251,6 +251,42 @@ async def test_a_gateway_that_stops_hands_its_waiting_clients_on(tmp_path: Path,
         await bank.pair.act("approve", ticket)
         assert text_of(await asyncio.wait_for(paying, 30)) == "paid"
         assert bank.paid(amount) == 1
+
+
+@pytest.mark.timeout(300)
+async def test_of_retries_kept_at_both_gateways_one_reaches_the_server(tmp_path: Path, database: str) -> None:
+    """APR-02: twelve copies of one retry, kept at either gateway when a person says yes: one is sent, the others are
+    told why not, no 5xx, and nobody is asked for anything anew."""
+    async with a_bank(tmp_path, database, hold_s=30.0) as bank:
+        one, amount = bank.pair.one, next(_amounts)
+        call = body("tools/call", {"name": "pay", "arguments": {"to": "acme", "amount": amount}})
+        call["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {
+            "elicitation": {"form": {}, "url": {}}
+        }
+        asked = (await one.post("bank", call)).json()["result"]
+        ticket = asked["inputRequests"]["approval"]["params"]["url"].rpartition("/")[2]
+        retry = {**call, "params": {**call["params"], "requestState": asked["requestState"]}}
+        retry["params"]["inputResponses"] = {"approval": {"action": "accept"}}
+        kept = [asyncio.create_task(one.post("bank", retry, Connection="close")) for _ in range(12)]
+
+        async def all_wait() -> bool:
+            shown = [(await bank.pair.http.get(f"{gateway.admin}/metrics")).text for gateway in bank.pair.gateways]
+            lines = [
+                line for text in shown for line in text.splitlines() if line.startswith("ostiary_calls_waiting ")
+            ]
+            return sum(float(line.split()[1]) for line in lines) == 12
+
+        await eventually("all of them are kept", all_wait)
+        await bank.pair.act("approve", ticket)
+        answers = [answer.json() for answer in await asyncio.wait_for(asyncio.gather(*kept), 30)]
+        ran = [answer for answer in answers if "result" in answer]
+        assert [list(answer["result"]["inputRequests"]) != ["approval"] for answer in ran] == [True]
+        assert {answer["error"]["code"] for answer in answers if "error" in answer} == {40304}
+        assert bank.transitions(ticket)["claim"] == bank.transitions(ticket)["request"] == 1
+        requests = [
+            one for one in bank.pair.records() if one["kind"] == "approval" and one["transition"] == "request"
+        ]
+        assert len(requests) == 1
 
 
 async def drive(plan: dict[str, Any]) -> dict[str, Any]:
