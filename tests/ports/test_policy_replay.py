@@ -1,4 +1,4 @@
-"""`ostiary policy replay`: a planted difference is found and only it; what the record does not hold is not guessed."""
+"""`ostiary policy replay`: a planted difference is found and only it; what the record lacks is said, not guessed."""
 
 from __future__ import annotations
 
