@@ -1,0 +1,81 @@
+"""`ostiary explain`: the whole story of one request, in the words of docs/refusals.md."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.audit.explaining import explain, refusal_words
+from gateway.contract.record import approval_record
+from gateway.contract.refusals import Refusal
+from tests.contract.walked import REDACTOR, transition
+from tests.ports.test_audit import decision, outcome, refusal
+from tests.ports.test_audit_search import at, written
+
+ID = f"{1:032x}"
+
+
+def ask(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(explain, [*words, "--file", str(file)])
+
+
+def test_every_refusal_has_words() -> None:
+    """The page is the only source, and has a paragraph for every row; no mark of Markdown is left in it."""
+    words = refusal_words()
+    assert set(words) == {one.reason for one in Refusal}
+    assert all(
+        len(text) > 20 and "](" not in text and "**" not in text and "#" not in text[:3] for text in words.values()
+    )
+
+
+def test_a_calls_story_goes_from_its_ticket_to_its_end(tmp_path: Path) -> None:
+    """Who asked for what, who approved it, that it was forwarded, how it ended; in order, over writers."""
+    file = tmp_path / "audit.jsonl"
+    written(file, [at(decision(1), 3, ticket="t-1"), at(outcome(1), 4, ticket="t-1"), at(decision(2), 5)])
+    written(file, [at(approval_record(transition(), REDACTOR), 2)], writer=1)
+    told = ask(file, ID)
+    assert told.exit_code == 0
+    lines = told.output.splitlines()
+    assert lines[0] == "tools/call read_file at readonly"
+    assert "subject alice" in lines[1]
+    shown = [line.partition("  ")[2] for line in lines if line.startswith("2026")]
+    assert [line.split()[0] for line in shown] == ["ticket", "decided:", "ended:"]
+    assert "approve by https://idp.example.com|bob" in shown[0]
+    assert "executed" in shown[2]
+    document = json.loads(ask(file, ID, "--json").output)
+    assert [record["kind"] for record in document["records"]] == ["approval", "decision", "outcome"]
+
+
+@pytest.mark.parametrize(
+    ("why", "detail", "words"),
+    [
+        (Refusal.SCOPE_INSUFFICIENT, "missing files:write", "ask for all the scopes"),
+        (Refusal.HEADER_MISMATCH, "Mcp-Name says other", "derive the headers from the body"),
+        (Refusal.POLICY_DENIED, "", "look at the record's reasons"),
+    ],
+)
+def test_a_refusal_is_told_in_the_pages_words(tmp_path: Path, why: Refusal, detail: str, words: str) -> None:
+    """The reason, what to do about it, the detail that the caller never got, the policy's own reasons."""
+    file = tmp_path / "audit.jsonl"
+    reasons = [why.reason, "readers_only"]
+    written(file, [at(refusal(1, why), 1, reasons=reasons, detail=detail or None)])
+    told = ask(file, ID)
+    assert told.exit_code == 0
+    assert f"why: {why.reason}: " in told.output
+    assert words in told.output.replace("`", "")
+    assert "the policy's reasons: readers_only" in told.output
+    assert (f"in detail: {detail}" in told.output) == bool(detail)
+
+
+def test_an_unknown_id_is_1_and_hostile_text_is_escaped(tmp_path: Path) -> None:
+    """AUD-04: nothing that a file or the command line holds acts on a terminal."""
+    file = tmp_path / "audit.jsonl"
+    written(file, [at(decision(1), 1, name="a\x1b[2J\u202eb")])
+    assert "\x1b" not in ask(file, ID).output
+    assert "\x1b" not in ask(file, ID, "--json").output
+    unknown = ask(file, "\x1b[2Jno")
+    assert (unknown.exit_code, "\x1b" in unknown.output + unknown.stderr) == (1, False)
+    assert ask(tmp_path / "absent", ID).exit_code == 2
