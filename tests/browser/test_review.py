@@ -189,6 +189,14 @@ def test_without_a_right_there_is_nothing_to_see(theatre: Theatre) -> None:
     theatre.go(carol, "/review/tickets/" + "A" * 24)
     assert carol.content() == missing
     picture(carol, "nothing-here")
+    turned = [
+        one
+        for one in theatre.stack.audit_records()
+        if one["ticket"] == address.rpartition("/")[2] and one["method"] == "approvals/show"
+    ]
+    assert [(one["actor"]["subject"], one["method"], one["status"]) for one in turned] == [
+        ("carol", "approvals/show", 404)
+    ]
     eve = theatre.visit("eve", address)
     expect(eve.locator("h1")).to_have_text("You may not do this")
     assert "approvals:read" in words(eve)

@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.dialects import sqlite
 
 from approvals.desk import Terms
-from approvals.sieve import Sieve, Whose
+from approvals.ledger import Ledger
+from approvals.sieve import Sieve, Whose, last_approved
 from approvals.ticket import ActInvalid, MovedOn, NotAllowed, State, TicketUnknown
 from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, bench, effect, person
 
@@ -112,6 +114,23 @@ async def test_a_comparison_tells_nothing_that_its_reader_may_not_read(it: Bench
     hers = (await it.held(effect({"amount": 3}, subject="zoe"))).ticket.id
     assert (await it.desk.look(BOB, hers)).before is not None
     assert (await it.desk.look(zoe, hers)).before is None
+
+
+async def test_a_long_history_is_not_read_for_a_comparison(tmp_path: Path) -> None:
+    """The server's latest approvals are found by their index, newest first; no ticket is sorted or scanned."""
+    async with bench(tmp_path / "approvals.db") as it:
+        asked = (await it.held()).ticket
+        query = last_approved(asked, BOB).compile(
+            dialect=sqlite.dialect(paramstyle="named"), compile_kwargs={"render_postcompile": True}
+        )
+
+        async def explain(ledger: Ledger) -> list[str]:
+            found = await ledger.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", query.params)
+            return [str(row["detail"]) for row in found.mappings()]
+
+        plan = await it.store.read(explain)
+        assert any("tickets USING INDEX tickets_approved (server=?)" in step for step in plan), plan
+        assert not any(step.startswith("SCAN tickets") for step in plan), plan
 
 
 async def test_the_queue_is_narrowed_and_never_widened(it: Bench) -> None:
