@@ -417,7 +417,7 @@ def test_a_death_while_the_server_asks_is_unknown_like_any_other(scene: Scene, s
 
 @pytest.mark.parametrize("step", ERRAND_STEPS)
 def test_a_death_at_any_step_of_a_held_calls_run_never_executes_twice(scene: Scene, step: str) -> None:
-    """APR-13: what was begun is never taken up again; its task says that nobody knows. A result that was kept stays."""
+    """APR-13: what was begun is never taken up again; its task says nobody knows. A result that was kept stays."""
     die_on_an_errand(scene, step)
     verify(scene)
 
