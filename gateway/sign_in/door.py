@@ -28,7 +28,7 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.delivery import translate
 from gateway.sign_in.cookies import Cookie
 from gateway.sign_in.flights import FLIGHT_S, HOME, Flight, Flights, safe_place
-from gateway.sign_in.pages import DEFECT, HEADERS, WORDS, page
+from gateway.sign_in.pages import DEFECT, HEADERS, WITH_FORM, WORDS, farewell, page
 from gateway.sign_in.protocol import authorization_url, check_id_token
 from gateway.sign_in.provider import ERRORS, Granted, Provider
 from gateway.sign_in.visitors import Session, Visitors
@@ -83,6 +83,7 @@ class SignInDoor:
         for path, verb, handle in (
             (SIGN_IN, "GET", self._begin),
             (CALLBACK, "GET", self._land),
+            (SIGN_OUT, "GET", self._ask_to_leave),
             (SIGN_OUT, "POST", self._leave),
         ):
             app.add_api_route(path, self._guarded(handle), methods=[verb], include_in_schema=False)
@@ -102,7 +103,7 @@ class SignInDoor:
                 if request.url.path == CALLBACK:
                     answer.headers.append("set-cookie", self._flight_cookie.clear())
             for name, value in HEADERS.items():
-                answer.headers[name] = value
+                answer.headers.setdefault(name, value)
             answer.headers.setdefault("ostiary-decision", secrets.token_hex(16))
             return answer
 
@@ -191,6 +192,15 @@ class SignInDoor:
         if (identity.issuer, identity.subject) != (flight.issuer, claims.get("sub")):
             raise Refused(Refusal.SIGN_IN_REFUSED, "ID token and access token are of different people")
         return identity, _name_in(claims)
+
+    async def _ask_to_leave(self, request: Request) -> Response:
+        """The page that ends a session, or all of this person's."""
+        session = await self._visitors.find(request)
+        if session is None:
+            return self._left()
+        answer = _html(farewell(session.kept.name or session.entry.subject, SIGN_OUT, session.kept.form_key), 200)
+        answer.headers["content-security-policy"] = WITH_FORM
+        return answer
 
     async def _leave(self, request: Request) -> Response:
         """End the session; with `everywhere`, all of this person's."""

@@ -39,6 +39,9 @@ HEADERS: Mapping[str, str] = {
 }
 """What goes with every answer of the sign-in, redirections included."""
 
+WITH_FORM = HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'")
+"""The same for the one page that has a form."""
+
 WORDS: Mapping[Refusal, tuple[str, str]] = {
     Refusal.SIGN_IN_REFUSED: (
         "The sign-in was not accepted",
@@ -69,9 +72,27 @@ def page(title: str, text: str, links: Sequence[tuple[str, str]] = (), decision_
     """A whole page. `links` are (path, words)."""
     deeds = "".join(f'<a class="deed" href="{escape(path)}">{escape(words)}</a>' for path, words in links)
     trace = f"<p><small>Decision {escape(decision_id)}</small></p>" if decision_id else ""
+    return _whole(title, text, deeds + trace)
+
+
+def farewell(name: str, path: str, form_key: str) -> bytes:
+    """The page that ends a session: this one, or all of the person's."""
+    name = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name[:64])
+    form = (
+        f'<form method="post" action="{escape(path)}">'
+        f'<input type="hidden" name="form_key" value="{escape(form_key)}">'
+        '<button class="deed">Sign out</button>'
+        '<button class="deed" name="everywhere" value="yes">Sign out everywhere</button>'
+        '<a class="deed" href="/review">Stay</a></form>'
+    )
+    text = f"You are signed in as {name}. Everywhere: in all browsers where you are signed in here."
+    return _whole("Sign out", text, form)
+
+
+def _whole(title: str, text: str, more: str) -> bytes:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)} · Ostiary</title><style>{STYLE}</style></head>"
-        f"<body><header>Ostiary</header><main><h1>{escape(title)}</h1><p>{escape(text)}</p><p>{deeds}</p>{trace}</main></body></html>"
+        f"<body><header>Ostiary</header><main><h1>{escape(title)}</h1><p>{escape(text)}</p>{more}</main></body></html>"
     ).encode()

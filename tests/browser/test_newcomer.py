@@ -129,6 +129,10 @@ def test_whoever_turns_back_is_told_so(stack: Stack, chromium: Browser) -> None:
     page.get_by_role("link", name="Sign in again").click()
     pick(page, "Dora")
     expect(page).to_have_url(stack.house.review_url)
+    page.get_by_role("link", name="Dora").click()
+    page.get_by_role("button", name="Sign out everywhere").click()
+    expect(page.get_by_role("heading", name="You are signed out")).to_be_visible()
+    assert context.cookies() == []
     assert [fault for fault in faults if "Security Policy" in fault] == []
     context.close()
 
