@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from approvals import ahead
 from approvals.approvers import local_person
 from approvals.commands import LocalDoor, approvals
 from approvals.desk import Desk
@@ -317,3 +318,91 @@ def test_a_gateway_that_is_down_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> No
     asked = CliRunner().invoke(approvals, ["list", "--url", "http://127.0.0.1:9"])
     assert asked.exit_code == 2
     assert asked.stderr.startswith("no answer from http://127.0.0.1:9/approvals: ")
+
+
+ASK = ("request", "--server", "bank", "--tool", "pay")
+
+
+@pytest.mark.parametrize(
+    ("more", "given", "told"),
+    [
+        (("--arguments", "-"), b'{"a": 1, "a": 2}', "--arguments: a member stands twice"),
+        (("--arguments", "-"), b'{"x": {"a": 1, "a": 2}}', "--arguments: a member stands twice"),
+        (("--arguments", "-"), b"[1]", "--arguments: not a JSON object"),
+        (("--arguments", "-"), b"{'a': 1}", "--arguments: not JSON"),
+        (("--arguments", "-"), b"", "--arguments: not JSON"),
+        (("--arguments", "-"), b'{"a": NaN}', "--arguments: not JSON"),
+        (("--arguments", "-"), b'{"a":' * 65 + b"1" + b"}" * 65, "--arguments: nested too deeply"),
+        (("--arguments", "-"), b'{"a": "' + b"x" * (1 << 20) + b'"}', "--arguments: more than 1048576 bytes"),
+        (("--vary", "-"), b"true", "--vary: not a JSON object"),
+        (("--arguments", "-", "--vary", "-"), b"{}", "in the place of --arguments"),
+        (("--vary", "-", "--method", "prompts/get"), b"{}", "for tools"),
+        (("--arguments", "absent.json"), b"", "absent.json"),
+        (("--name", "pay"), b"", "either --tool or --name"),
+    ],
+)  # fmt: skip
+def test_what_has_two_readings_is_not_asked(
+    gateway: tuple[type[Answering], str], more: tuple[str, ...], given: bytes, told: str
+) -> None:
+    """Exit 2, naming the option and what is wrong: nothing is asked that the file does not say in one way."""
+    handler, url = gateway
+    handler.answer = (201, json.dumps(TICKET).encode())
+    good = CliRunner().invoke(approvals, [*ASK, "--arguments", "-", "--url", url], input=b'{"a": 1}')
+    assert good.exit_code == 0, good.output
+    bad = CliRunner().invoke(approvals, [*ASK, *more, "--url", url], input=given)
+    assert bad.exit_code == 2
+    assert told in bad.output
+    assert len(handler.asked) == 1
+
+
+TICKET: dict[str, Any] = {
+    "id": "T" * 24, "state": "pending", "server": "bank", "resource": "r", "environment": "", "method": "tools/call",
+    "name": "pay", "arguments": {}, "masked": [], "meta": {},
+    "requester": {"issuer": "i", "subject": "s", "client": "c"},
+    "justification": "", "reasons": [], "approvers": ["user:x"], "min_approvers": 1, "decisions": [], "uses": 2,
+    "uses_left": 2, "runs": [], "tool_digest": "", "page": "https://mcp.example/review/tickets/T", "digest": "d",
+    "createdAt": "2026-07-28T12:00:00.000Z", "expiresAt": "2026-07-28T13:00:00.000Z", "earlier": [], "tool": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "next_"),
+    [("approved", 0, "make the identical call"), ("denied", 1, "nothing runs"), ("expired", 1, "nothing runs"),
+     ("withdrawn", 1, "nothing runs")],
+)  # fmt: skip
+def test_waiting_ends_with_the_decision(
+    gateway: tuple[type[Answering], str], monkeypatch: pytest.MonkeyPatch, state: str, code: int, next_: str
+) -> None:
+    """`--wait` looks until the ticket is pending no more, then 0 for an approval and 1 for anything else."""
+    handler, url = gateway
+    monkeypatch.setattr(ahead, "POLL_S", (0.001,))
+    handler.answer = (201, json.dumps(TICKET).encode())
+    looks: list[str] = []
+
+    def decide(self: Any) -> None:
+        looks.append(self.path)
+        if len(looks) == 3:
+            handler.answer = (200, json.dumps(TICKET | {"state": state}).encode())
+        Answering.do_GET(self)
+
+    monkeypatch.setattr(handler, "do_GET", decide)
+    done = CliRunner().invoke(approvals, [*ASK, "--wait", "--url", url])
+    assert done.exit_code == code, done.output
+    assert looks == [f"/approvals/{TICKET['id']}"] * 3
+    assert next_ in done.output
+    unasked = CliRunner().invoke(approvals, [*ASK, "--url", url, "--json"])
+    assert (unasked.exit_code, json.loads(unasked.output)["state"]) == (0, state)
+
+
+def test_a_pending_ticket_says_what_comes_next(gateway: tuple[type[Answering], str]) -> None:
+    """Where it is decided, until when, how to look, and what to do then; of a grant, that arguments may vary."""
+    handler, url = gateway
+    handler.answer = (201, json.dumps(TICKET).encode())
+    told = CliRunner().invoke(approvals, [*ASK, "--url", url]).output
+    for words in (TICKET["page"], TICKET["expiresAt"], f"approvals show {TICKET['id']}", "identical call"):
+        assert words in told
+    handler.answer = (201, json.dumps(TICKET | {"vary": {"schema": {"maximum": 7}, "bounds": {}}}).encode())
+    told = CliRunner().invoke(approvals, [*ASK, "--vary", "-", "--url", url], input=b'{"maximum": 7}').output
+    for words in ("not one call: up to 2 calls of this tool", '"maximum": 7', "a call whose arguments fit"):
+        assert words in told
+    assert json.loads(handler.asked[-1][3])["vary"] == {"maximum": 7}

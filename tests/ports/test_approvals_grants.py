@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from approvals.ticket import (
     Terms,
 )
 from gateway.contract.arguments import Contract
-from tests.support.approvals import ALICE, BOB, TERMS, Bench, bench, contents, effect, grant_of
+from tests.support.approvals import ALICE, BOB, TERMS, Bench, bench, contents, effect, grant_of, person
 
 SCHEMA = {
     "type": "object",
@@ -89,9 +90,9 @@ async def granted(it: Bench, asked: Asked = GRANT, terms: Terms = FIVE) -> str:
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A desk on a file of its own."""
-    async with bench(tmp_path / "approvals.db", limit_s=30) as made:
+async def it(where: Path | str) -> AsyncIterator[Bench]:
+    """A desk on a database of its own."""
+    async with bench(where, limit_s=30) as made:
         yield made
 
 
@@ -341,6 +342,9 @@ STEP = st.one_of(
 Story = Sequence[tuple[str, Any]]
 
 
+NUMBERS = count()
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(uses=st.integers(1, 3), story=st.lists(STEP, max_size=14))
 def test_a_grant_never_runs_more_than_it_says(uses: int, story: Story) -> None:
@@ -348,23 +352,33 @@ def test_a_grant_never_runs_more_than_it_says(uses: int, story: Story) -> None:
     revocation, none that a person denied, never two at once, and none again whose end is unknown.
     """
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(tell(Path(folder) / "a.db", uses, story))
+        asyncio.run(tell(Path(folder) / "a.db", "alice", uses, story))
 
 
-async def tell(path: Path, uses: int, story: Story) -> None:  # noqa: PLR0912 - a branch for each step
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(uses=st.integers(1, 3), story=st.lists(STEP, max_size=14))
+def test_nor_does_it_on_postgresql(tables: str, uses: int, story: Story) -> None:
+    """The same on the other database, each history by somebody else."""
+    asyncio.run(tell(tables, f"alice-{next(NUMBERS)}", uses, story))
+
+
+async def tell(path: Path | str, name: str, uses: int, story: Story) -> None:  # noqa: PLR0912 - a branch for each step
     """One history, on two desks as of two replicas."""
     terms = replace(FIVE, uses=uses, ttl_s=1000)
     async with (
         bench(path, tickets_per_hour=10**6) as it,
         bench(path, clock=it.clock, tickets_per_hour=10**6) as there,
     ):
-        grant = await granted(it, terms=terms)
+        alice = person(name)
+        asked = grant_of(pay(1, subject=name), SCHEMA, BOUNDS)
+        shown, _ = await it.desk.request(alice, asked, terms, reasons=(), mask=())
+        grant = str((await it.desk.act("approve", BOB, shown["id"]))["id"])
         begun, ends_at = it.clock.now, it.clock.now + terms.ttl_s
         revoked, denied, unknown, sent = False, set[int](), set[int](), 0
         open_use: tuple[Claimed, Bench, int] | None = None
 
         async def ask(desk: Bench, amount: int) -> Claimed | None:
-            settled = await desk.settle(pay(amount), covers=by_policy(pay(amount), terms))
+            settled = await desk.settle(pay(amount, subject=name), covers=by_policy(pay(amount), terms))
             return settled if isinstance(settled, Claimed) and settled.ticket_id == grant else None
 
         for what, value in story:
@@ -397,7 +411,7 @@ async def tell(path: Path, uses: int, story: Story) -> None:  # noqa: PLR0912 - 
                     await it.desk.act("resolve", BOB, grant, comment="looked")
                     unknown.clear()
             elif what == "deny":
-                held = await it.settle(pay(value))
+                held = await it.settle(pay(value, subject=name))
                 if isinstance(held, Held) and held.why == "pending":
                     await it.desk.act("deny", BOB, held.ticket.id)
                     denied.add(value)

@@ -123,6 +123,8 @@ TERM_FAULTS: list[tuple[str, Any]] = [
     ("approvers", []), ("approvers", "user:ann"), ("approvers", ["ann"]), ("approvers", ["user:"]),
     ("approvers", ["role:ops"]), ("approvers", ["user:a\nb"]), ("approvers", ["user: a"]), ("approvers", ["User:a"]),
     ("approvers", [True]), ("approvers", None), ("aproval", 1),
+    ("grant", True), ("grant", None), ("grant", {}), ("grant", {"schema": True}), ("grant", {"schema": []}),
+    ("grant", {"schema": {}, "uses": 1}), ("grant", {"shema": {}}), ("grant", {"schema": {"title": "x" * 20_000}}),
 ]  # fmt: skip
 
 
@@ -131,6 +133,15 @@ def test_one_wrong_term_spoils_the_verdict(member: str, value: Any) -> None:
     """An approval that nobody can give, that never ends, or whose numbers are no numbers is no approval."""
     with pytest.raises(PolicyUnavailable, match=member):
         read_verdict({**WHOLE, "approval": {**TERMS, member: value}}, "r")
+
+
+def test_a_grant_is_given_in_so_many_words() -> None:
+    """Its bounding schema is what the policy says; without the member there is none."""
+    assert read_verdict(WHOLE, "r").approval == ApprovalTerms(2, 900, ("group:https://idp|ops",), 2, None)
+    schema = {"properties": {"amount": {"maximum": 5}}}
+    terms = read_verdict({**WHOLE, "approval": {**TERMS, "grant": {"schema": schema}}}, "r").approval
+    assert terms is not None
+    assert terms.grant == schema
 
 
 def test_an_absent_effect_is_no_allow() -> None:

@@ -93,12 +93,17 @@ class Office:
 
 @asynccontextmanager
 async def office(
-    path: Path, *hooks: Hook, clock: Clock | None = None, carrying: bool = True, keys: tuple[bytes, ...] = (KEY,)
+    where: Path | str,
+    *hooks: Hook,
+    clock: Clock | None = None,
+    carrying: bool = True,
+    keys: tuple[bytes, ...] = (KEY,),
 ) -> AsyncIterator[Office]:
     """On this file; carries at once where it is `carrying`."""
     clock = clock or Clock()
     mail = Outbox(hooks or (MAIN,), PAGE)
-    store = Store(f"sqlite:///{path}", keys, outbox=mail)
+    url = where if isinstance(where, str) else f"sqlite:///{where}"
+    store = Store(url, keys, outbox=mail, limit_s=30)
     await store.start()
     made = Office(Bench(store, clock=clock), mail, clock)
     if carrying:
@@ -116,9 +121,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "approvals.db"
 
 
-async def test_each_event_is_told_once(path: Path) -> None:
+async def test_each_event_is_told_once(where: Path | str) -> None:
     """A held call is told of once, however often it is repeated; so is each decision, in the state after it."""
-    async with office(path) as at:
+    async with office(where) as at:
         held = await at.it.held()
         for _ in range(5):
             await at.it.held()
@@ -147,9 +152,9 @@ async def test_each_event_is_told_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "by"), [("deny", BOB), ("withdraw", ALICE)])
-async def test_a_no_is_told_as_well(path: Path, verb: str, by: Any) -> None:
+async def test_a_no_is_told_as_well(where: Path | str, verb: str, by: Any) -> None:
     """A denial and a withdrawal are decisions; a quorum that only grows is none."""
-    async with office(path, replace(MAIN, events=frozenset({"decided"}))) as at:
+    async with office(where, replace(MAIN, events=frozenset({"decided"}))) as at:
         held = await at.it.held(terms=replace(TERMS, min_approvers=2))
         await at.it.desk.act("approve", CAROL, held.ticket.id)
         await at.it.desk.act(verb, by, held.ticket.id)
@@ -159,9 +164,9 @@ async def test_a_no_is_told_as_well(path: Path, verb: str, by: Any) -> None:
         ]
 
 
-async def test_what_was_not_recorded_is_not_told(path: Path) -> None:
+async def test_what_was_not_recorded_is_not_told(where: Path | str) -> None:
     """The message is part of the transition's transaction: one that is rolled back tells nobody anything."""
-    async with office(path) as at:
+    async with office(where) as at:
         at.it.journal.broken = RuntimeError("no record")
         with pytest.raises(RuntimeError):
             await at.it.settle()
@@ -176,10 +181,10 @@ async def test_what_was_not_recorded_is_not_told(path: Path) -> None:
         assert at.post.events == [("ticket.new", "pending"), ("ticket.denied", "denied")]
 
 
-async def test_expiring_is_told_once_while_it_is_pending(path: Path) -> None:
+async def test_expiring_is_told_once_while_it_is_pending(where: Path | str) -> None:
     """When a fifth of its life is left a pending ticket is told of, once; a decided one is not."""
     clock = Clock()
-    async with office(path, replace(MAIN, events=frozenset({"expiring"})), clock=clock) as at:
+    async with office(where, replace(MAIN, events=frozenset({"expiring"})), clock=clock) as at:
         held = await at.it.held()
         await at.it.approved(effect({"amount": 1}))
         clock.now += TERMS.ttl_s * 0.79
@@ -215,10 +220,10 @@ async def test_no_value_leaves_that_is_not_cleared(path: Path) -> None:
         assert b"canary" not in contents(path)
 
 
-async def test_a_failed_attempt_is_tried_again_later_and_later(path: Path) -> None:
+async def test_a_failed_attempt_is_tried_again_later_and_later(where: Path | str) -> None:
     """The same id and the same body at every attempt; waits grow to hours; after twelve it is dead, told once."""
     clock = Clock()
-    async with office(path, clock=clock) as at:
+    async with office(where, clock=clock) as at:
         at.post.fault = NotDelivered("status_500")
         await at.it.held()
         waits = []
@@ -243,10 +248,10 @@ async def test_a_failed_attempt_is_tried_again_later_and_later(path: Path) -> No
     ("fault", "outcomes"),
     [(NotDelivered("status_410", final=True), [DEAD]), (NotDelivered("status_429", retry_after_s=500), [FAILED])],
 )
-async def test_what_the_receiver_says_is_heeded(path: Path, fault: NotDelivered, outcomes: list[str]) -> None:
+async def test_what_the_receiver_says_is_heeded(where: Path | str, fault: NotDelivered, outcomes: list[str]) -> None:
     """One that is gone is not asked again; one that asks for time gets it."""
     clock = Clock()
-    async with office(path, clock=clock) as at:
+    async with office(where, clock=clock) as at:
         at.post.fault = fault
         await at.it.held()
         await eventually(lambda: bool(at.told))
@@ -255,9 +260,9 @@ async def test_what_the_receiver_says_is_heeded(path: Path, fault: NotDelivered,
         assert at.outcomes == outcomes
 
 
-async def test_a_receiver_that_hangs_delays_nobody(path: Path) -> None:
+async def test_a_receiver_that_hangs_delays_nobody(where: Path | str) -> None:
     """Neither a call, nor a decision, nor another receiver waits for it; the courier stops at once all the same."""
-    async with office(path, MAIN, OTHER) as at:
+    async with office(where, MAIN, OTHER) as at:
         at.post.hanging = {MAIN.id}
         for amount in range(20):
             held = await at.it.held(effect({"amount": amount}))
@@ -269,10 +274,10 @@ async def test_a_receiver_that_hangs_delays_nobody(path: Path) -> None:
             await at.courier.close()
 
 
-async def test_many_replicas_tell_once(path: Path) -> None:
+async def test_many_replicas_tell_once(where: Path | str) -> None:
     """Whichever courier comes first holds the message; the other one does not send it too."""
     clock = Clock()
-    async with office(path, clock=clock) as here, office(path, clock=clock) as there:
+    async with office(where, clock=clock) as here, office(where, clock=clock) as there:
         for amount in range(30):
             desk = (here, there)[amount % 2]
             await desk.it.held(effect({"amount": amount}))
@@ -281,14 +286,14 @@ async def test_many_replicas_tell_once(path: Path) -> None:
         assert len(ids) == len(set(ids)) == 30
 
 
-async def test_what_a_replica_left_is_told_by_another(path: Path) -> None:
+async def test_what_a_replica_left_is_told_by_another(where: Path | str) -> None:
     """A courier that died in the middle: after its lease another one sends the same message, under the same id."""
     clock = Clock()
-    async with office(path, clock=clock) as first:
+    async with office(where, clock=clock) as first:
         first.post.hanging = {MAIN.id}
         await first.it.held()
         await eventually(lambda: len(first.post.sent) == 1)
-    async with office(path, clock=clock) as second:
+    async with office(where, clock=clock) as second:
         clock.now += notify.LEASE_S - 1
         await second.looked()
         assert second.post.sent == []
@@ -298,10 +303,10 @@ async def test_what_a_replica_left_is_told_by_another(path: Path) -> None:
         assert second.post.sent[0][2]["webhook-id"] == first.post.sent[0][2]["webhook-id"]
 
 
-async def test_a_late_word_of_a_lost_lease_changes_nothing(path: Path) -> None:
+async def test_a_late_word_of_a_lost_lease_changes_nothing(where: Path | str) -> None:
     """Who comes back after their lease lapsed can't put off what another one has delivered."""
     clock = Clock()
-    async with office(path, clock=clock, carrying=False) as slow, office(path, clock=clock) as quick:
+    async with office(where, clock=clock, carrying=False) as slow, office(where, clock=clock) as quick:
         await slow.it.held()
         await eventually(lambda: quick.outcomes == [DELIVERED])
         late = replace(quick.told[0].message, attempts=0)
@@ -314,10 +319,12 @@ async def test_a_late_word_of_a_lost_lease_changes_nothing(path: Path) -> None:
         assert quick.outcomes == [DELIVERED]
 
 
-async def test_the_queue_is_bounded_and_says_what_it_dropped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_bounded_and_tells_what_it_dropped(
+    where: Path | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond the bound a message is not kept: it is told as dead, and no call waits or fails for it."""
     monkeypatch.setattr(outbox, "MOST_WAITING", 3)
-    async with office(path, carrying=False) as at:
+    async with office(where, carrying=False) as at:
         for amount in range(5):
             await at.it.held(effect({"amount": amount}))
         at.courier.start()
@@ -327,38 +334,44 @@ async def test_the_queue_is_bounded_and_says_what_it_dropped(path: Path, monkeyp
         assert len(at.post.sent) == 3
 
 
-async def test_a_message_whose_key_is_gone_is_told_to_be_lost(path: Path) -> None:
+async def test_a_message_whose_key_is_gone_is_told_to_be_lost(where: Path | str) -> None:
     """What can't be opened is never sent and never forgotten: it is dead, with the reason."""
-    async with office(path, carrying=False) as at:
+    async with office(where, carrying=False) as at:
         held = await at.it.held()
         await at.it.desk.act("withdraw", ALICE, held.ticket.id)
-    async with office(path, keys=(bytes(32),)) as later:
+    async with office(where, keys=(bytes(32),)) as later:
         await eventually(lambda: len(later.told) == 2)
         assert [(one.outcome, one.why) for one in later.told] == [(DEAD, "not_readable")] * 2
         assert later.post.sent == []
 
 
-async def test_what_nobody_delivers_any_more_is_given_up(path: Path) -> None:
+async def test_what_nobody_delivers_any_more_is_given_up(where: Path | str) -> None:
     """A webhook that was taken out of the configuration leaves nothing that waits for ever."""
     clock = Clock()
-    async with office(path, clock=clock, carrying=False) as at:
+    async with office(where, clock=clock, carrying=False) as at:
         await at.it.held()
     clock.now += outbox.GIVEN_UP_S + 1
-    async with office(path, OTHER, clock=clock) as later:
+    async with office(where, OTHER, clock=clock) as later:
         await eventually(lambda: len(later.told) == 1)
         assert (later.told[0].outcome, later.told[0].why) == (DEAD, "given_up")
         assert later.told[0].message.hook_id == MAIN.id
 
 
-async def test_a_lost_store_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def move(old: Path, new: Path) -> None:
+    """Rename a file."""
+    old.rename(new)
+
+
+async def test_a_lost_store_is_tried_again(path: Path) -> None:
     """The courier outlives a store that fails for a while."""
     async with office(path) as at:
         assert at.courier.well
-        monkeypatch.setattr(at.it.store._database, "_file", (0, 0))
+        away = path.with_suffix(".away")
+        move(path, away)
         with pytest.raises(StoreUnavailable):
             await at.it.held()
         await at.looked()
-        monkeypatch.undo()
+        move(away, path)
         await at.it.held()
         await eventually(lambda: at.outcomes == [DELIVERED])
         assert at.courier.well
