@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from approvals.schema import outbox, tickets
-from approvals.telling import EVENTS, Hook, message
+from approvals.telling import EVENTS, Hook, Told, message
 from approvals.ticket import State, StoreUnavailable, Ticket
 from approvals.vault import Vault
 
@@ -51,11 +51,14 @@ class Message:
 
 
 class Outbox:
-    """Which webhooks there are; `page_url`: where tickets' pages lie. One per worker, handed to its store."""
+    """Which webhooks there are; `page_url`: where tickets' pages lie; `conceal` hides
+    what looks like a secret in a text, even in one that the policy clears. One per worker, handed to its store."""
 
-    def __init__(self, hooks: Sequence[Hook] = (), page_url: str = "") -> None:
+    def __init__(
+        self, hooks: Sequence[Hook] = (), page_url: str = "", conceal: Callable[[str], str] | None = None
+    ) -> None:
         self.hooks: Mapping[str, Hook] = {hook.id: hook for hook in hooks}
-        self._page_url = page_url
+        self._told = Told(page_url) if conceal is None else Told(page_url, conceal)
         self.rung = asyncio.Event()
 
     def wanted(self, event: str) -> list[Hook]:
@@ -73,7 +76,7 @@ class Outbox:
             waiting = select(literal(1)).where(outbox.c.hook == hook.id, outbox.c.settled_at.is_(None))
             count = select(func.count()).select_from(waiting.limit(MOST_WAITING).subquery())
             is_full = (await connection.execute(count)).scalar_one() >= MOST_WAITING
-            body = b"" if is_full else message(hook.form, event, ticket, self._page_url, now)
+            body = b"" if is_full else message(hook.form, event, ticket, self._told, now)
             row = {
                 "ticket_id": ticket.id, "event": event, "hook": hook.id, "attempts": 0, "created_at": now,
                 "due_at": now, "message": f"msg_{secrets.token_urlsafe(18)}", "outcome": "",

@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,6 +65,18 @@ class Hook:
         return EVENTS[event] in self.events
 
 
+def _as_it_is(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What all messages share: where tickets' pages lie, and what hides secrets in a text that is told."""
+
+    page_url: str
+    conceal: Callable[[str], str] = _as_it_is
+
+
 def read_secrets(text: str) -> tuple[bytes, ...]:
     """Comma-separated secrets (`whsec_` and base64 of 24 to 64 bytes), the current one first. Raises `ValueError`."""
     secrets = []
@@ -89,12 +101,21 @@ def signed(secrets: Sequence[bytes], message_id: str, at: int, body: bytes) -> d
     return headers | ({"webhook-signature": " ".join(f"v1,{one}" for one in made)} if made else {})
 
 
-def message(form: Format, event: str, ticket: Ticket, page_url: str, now: float) -> bytes:
+def message(form: Format, event: str, ticket: Ticket, told: Told, now: float) -> bytes:
     """The body that tells of this event; `ticket` is as it stands after it, with its arguments."""
-    return _slack(event, ticket, page_url) if form == "slack" else _json(event, ticket, page_url, now)
+    return _slack(event, ticket, told) if form == "slack" else _json(event, ticket, told, now)
 
 
-def _json(event: str, ticket: Ticket, page_url: str, now: float) -> bytes:
+def concealed(value: Any, conceal: Callable[[str], str]) -> Any:
+    """A value with every text in it, names as well, as `conceal` leaves it."""
+    if isinstance(value, str):
+        return conceal(value)
+    if isinstance(value, Mapping):
+        return {conceal(name): concealed(one, conceal) for name, one in value.items()}
+    return [concealed(one, conceal) for one in value] if isinstance(value, list) else value
+
+
+def _json(event: str, ticket: Ticket, told: Told, now: float) -> bytes:
     asked = ticket.asked
     data: dict[str, Any] = {
         "id": ticket.id,
@@ -107,15 +128,15 @@ def _json(event: str, ticket: Ticket, page_url: str, now: float) -> bytes:
         "reasons": list(ticket.reasons),
         "uses": ticket.uses,
         "grant": asked.is_grant,
-        "page": f"{page_url}/{ticket.id}",
+        "page": f"{told.page_url}/{ticket.id}",
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),
-        "clear": cleared(asked.arguments, ticket.clear, ticket.mask),
+        "clear": cleared(asked.arguments, ticket.clear, ticket.mask, told.conceal),
     }
     return orjson.dumps({"type": f"ticket.{event}", "timestamp": iso(now), "data": data})
 
 
-def _slack(event: str, ticket: Ticket, page_url: str) -> bytes:
+def _slack(event: str, ticket: Ticket, told: Told) -> bytes:
     asked = ticket.asked
     where = _code(asked.server) + (f" ({_code(asked.environment)})" if asked.environment else "")
     by = f" by {_code(asked.client)}" if asked.client else ""
@@ -125,7 +146,7 @@ def _slack(event: str, ticket: Ticket, page_url: str) -> bytes:
         f"For {_code(asked.subject)}{by}",
         f"Why: {', '.join(map(_code, ticket.reasons)) or '-'}",
         f"Expires {iso(ticket.expires_at)}",
-        f"<{_escaped(f'{page_url}/{ticket.id}')}>",
+        f"<{_escaped(f'{told.page_url}/{ticket.id}')}>",
     ]
     return orjson.dumps({"text": "\n".join(lines), "unfurl_links": False, "unfurl_media": False})
 
@@ -155,14 +176,17 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
 
 
-def cleared(arguments: Mapping[str, Any], clear: Sequence[str], mask: Sequence[str]) -> dict[str, Any]:
+def cleared(
+    arguments: Mapping[str, Any], clear: Sequence[str], mask: Sequence[str], conceal: Callable[[str], str]
+) -> dict[str, Any]:
     """JSON pointer -> the value there, of the arguments that the policy clears; what it masks stays masked."""
     shown, _ = masked(arguments, mask)
     found: dict[str, Any] = {}
     for pointer in clear[:MOST_CLEAR]:
         value, there = _at(shown, pointer)
         if there:
-            found[pointer] = value if len(orjson.dumps(value)) <= MOST_CLEAR_BYTES else TOO_LONG
+            is_short = len(orjson.dumps(value)) <= MOST_CLEAR_BYTES
+            found[pointer] = concealed(value, conceal) if is_short else TOO_LONG
     return found
 
 

@@ -41,6 +41,7 @@ from gateway.contract.identity import Implications, close_implications
 from gateway.contract.pins import PinsUnreadable
 from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.secret_shapes import conceal
 from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents, switch
 from gateway.definitions import ArgumentRules, Definitions
@@ -353,7 +354,9 @@ class House:
         """The record, the store and the desk, and in whose name it holds its leases."""
         settings, opened = self._plan.settings, self._open
         await self._open_record()
-        self._outbox = Outbox([webhook.hook for webhook in self._plan.webhooks], self._plan.page_url)
+        self._outbox = Outbox(
+            [webhook.hook for webhook in self._plan.webhooks], self._plan.page_url, lambda text: conceal(text)[0]
+        )
         keys = derive_keys(self._plan.seal_keys, "tickets")
         self._store = Store(self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox)
         tenure = begin_tenure(slot_path(settings.audit.file, self._sink.writer))

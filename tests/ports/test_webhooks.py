@@ -20,8 +20,9 @@ from approvals import notify, outbox
 from approvals.notify import DEAD, DELIVERED, FAILED, Attempt, Courier, NotDelivered
 from approvals.outbox import Outbox
 from approvals.store import Store
-from approvals.telling import Format, Hook, message, read_secrets, signed
+from approvals.telling import Format, Hook, Told, message, read_secrets, signed
 from approvals.ticket import Run, State, StoreUnavailable
+from gateway.contract.secret_shapes import conceal
 from tests.support.approvals import ALICE, BOB, CAROL, KEY, PAGE, TERMS, Bench, Clock, contents, effect
 from tests.support.upstream import eventually
 
@@ -101,7 +102,7 @@ async def office(
 ) -> AsyncIterator[Office]:
     """On this file; carries at once where it is `carrying`."""
     clock = clock or Clock()
-    mail = Outbox(hooks or (MAIN,), PAGE)
+    mail = Outbox(hooks or (MAIN,), PAGE, lambda text: conceal(text)[0])
     url = where if isinstance(where, str) else f"sqlite:///{where}"
     store = Store(url, keys, outbox=mail, limit_s=30)
     await store.start()
@@ -200,8 +201,9 @@ async def test_expiring_is_told_once_while_it_is_pending(where: Path | str) -> N
 
 async def test_no_value_leaves_that_is_not_cleared(path: Path) -> None:
     """Only what the policy clears and does not mask is in a message; at rest all of it is sealed."""
+    token = "ghp_" + "canary" * 6
     arguments = {
-        "to": "cleared-value",
+        "to": f"cleared-value {token}",
         "pin": "canary-masked",
         "amount": "canary-plain",
         "deep": {"x": "canary-deep"},
@@ -215,7 +217,7 @@ async def test_no_value_leaves_that_is_not_cleared(path: Path) -> None:
         everything = b"".join(body for _, body, _ in at.post.sent) + repr(at.told).encode()
         assert b"canary" not in everything
         mine = [json.loads(body)["data"]["clear"] for hook, body, _ in at.post.sent if hook == MAIN.id]
-        assert mine == [{"/to": "cleared-value", "/pin": "[masked]"}] * 2
+        assert mine == [{"/to": "cleared-value [api key removed]", "/pin": "[masked]"}] * 2
         assert not [body for hook, body, _ in at.post.sent if hook == slack.id and b"cleared-value" in body]
         assert b"canary" not in contents(path)
 
@@ -431,7 +433,7 @@ async def test_hostile_text_is_only_text(path: Path) -> None:
     hostile = "<!channel> *b* `x` <https://evil.example|here> \u202egnp.exe\u200b\n@all&"
     async with office(path) as at:
         held = await at.it.held(effect(name=hostile, subject="<@U1>`", client="c"), reasons=("large",))
-        text = json.loads(message("slack", "new", held.ticket, PAGE, 0.0))["text"]
+        text = json.loads(message("slack", "new", held.ticket, Told(PAGE), 0.0))["text"]
     assert len(text.splitlines()) == 5
     assert "<!" not in text
     assert "<@" not in text
@@ -440,7 +442,7 @@ async def test_hostile_text_is_only_text(path: Path) -> None:
     assert "\\u{200b}" in text
     assert "&amp;" in text
     assert text.splitlines()[-1] == f"<{PAGE}/{held.ticket.id}>"
-    spans = re.sub(r"`[^`\n]*`", "", text)  # what stands outside of code spans is ours
+    spans = re.sub(r"`[^`\n]*`", "", text.rpartition("\n")[0])  # what stands outside of code spans is ours
     assert not re.search(r"evil|channel|all|U1|\*", spans)
 
 
@@ -450,7 +452,7 @@ async def test_a_resource_is_named_without_what_can_be_secret_in_it(path: Path) 
     async with office(path) as at:
         held = await at.it.held(effect({}, name=uri, method="resources/read"))
         for form in FORMS:
-            body = message(form, "new", held.ticket, PAGE, 0.0)
+            body = message(form, "new", held.ticket, Told(PAGE), 0.0)
             assert b"canary" not in body
             assert b"https://files.example/a?" in body
 
@@ -463,4 +465,4 @@ async def test_a_message_is_small_whatever_the_call(path: Path) -> None:
         held = await at.it.held(effect(arguments, name="n" * 5000, subject="s" * 5000), terms=terms)
         assert held.ticket.state is State.PENDING
         for form in FORMS:
-            assert len(message(form, "new", held.ticket, PAGE, 0.0)) < 4096
+            assert len(message(form, "new", held.ticket, Told(PAGE), 0.0)) < 4096
