@@ -1,4 +1,4 @@
-"""Several processes on one file, and processes that die: one approval is used once (requirements APR-02, APR-13)."""
+"""Several processes on one database, and processes that die: one approval is used once (APR-02, APR-13)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def worker(*arguments: object) -> Iterator[Worker]:
             process.kill()
 
 
-async def race(file: Path, rounds: int) -> None:
+async def race(file: Path | str, rounds: int) -> None:
     async with bench(file, clock=time.time, tickets_per_hour=10**6) as it:
         with ExitStack() as stack:
             workers = [stack.enter_context(worker("race", file, f"worker-{number}", 50)) for number in range(2)]
@@ -80,20 +80,19 @@ async def race(file: Path, rounds: int) -> None:
                 assert max(result["slowest"] for result in results) < 1.0
 
 
-async def test_a_race_of_two_processes_has_one_winner(tmp_path: Path) -> None:
+async def test_a_race_of_two_processes_has_one_winner(where: Path | str) -> None:
     """APR-02: 100 parallel uses of one approval over two processes: one runs, all others are held within a second."""
-    await race(tmp_path / "approvals.db", rounds=5)
+    await race(where, rounds=5)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_two_hundred_races_have_two_hundred_winners(tmp_path: Path) -> None:
+async def test_two_hundred_races_have_two_hundred_winners(where: Path | str) -> None:
     """APR-02, the whole: 200 rounds, exactly 200 uses."""
-    await race(tmp_path / "approvals.db", rounds=200)
+    await race(where, rounds=200)
 
 
-async def die_at(folder: Path, point: str) -> None:
-    file = folder / "approvals.db"
+async def die_at(file: Path | str, point: str) -> None:
     async with bench(file, clock=time.time) as it:
         ticket_id = await it.approved()
         with worker("crash", file, "worker", point) as child:
@@ -119,9 +118,9 @@ POINTS = ["before_commit", "after_commit", "sent", "finished"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_process_killed_on_the_way_never_leaves_a_second_use(tmp_path: Path, point: str) -> None:
+async def test_a_process_killed_on_the_way_never_leaves_a_second_use(where: Path | str, point: str) -> None:
     """APR-13: unused only if killed before the commit; after it the outcome is what was written, or `unknown`."""
-    await die_at(tmp_path, point)
+    await die_at(where, point)
 
 
 @pytest.mark.soak
@@ -132,7 +131,7 @@ async def test_killed_twenty_times_at_each_point(tmp_path: Path, point: str) -> 
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
-        await die_at(folder, point)
+        await die_at(folder / "approvals.db", point)
 
 
 LEG_POINTS = [*POINTS, "asked_again", "given_back"]
@@ -236,8 +235,8 @@ async def test_killed_twenty_times_at_each_point_of_a_leg(
         await die(folder, point)
 
 
-async def kill_at_random(folder: Path, deaths: int, effects: int, legs: int) -> None:
-    file, log = folder / "approvals.db", folder / "executed"
+async def kill_at_random(file: Path | str, folder: Path, deaths: int, effects: int, legs: int) -> None:
+    log = folder / "executed"
     async with bench(file, clock=time.time, tickets_per_hour=10**6) as it:
         tickets = [await it.approved(effect({"number": number})) for number in range(effects)]
         for number in range(deaths + 1):
@@ -261,9 +260,9 @@ async def kill_at_random(folder: Path, deaths: int, effects: int, legs: int) -> 
 
 
 @pytest.mark.parametrize("legs", [1, 2])
-async def test_killed_anywhere_nothing_runs_twice(tmp_path: Path, legs: int) -> None:
+async def test_killed_anywhere_nothing_runs_twice(where: Path | str, tmp_path: Path, legs: int) -> None:
     """Whenever the process dies and starts again: at most one execution of each leg, none lost in silence."""
-    await kill_at_random(tmp_path, deaths=4, effects=25, legs=legs)
+    await kill_at_random(where, tmp_path, deaths=4, effects=25, legs=legs)
 
 
 @pytest.mark.soak
@@ -274,4 +273,4 @@ async def test_killed_anywhere_a_hundred_times(tmp_path: Path, legs: int) -> Non
     for number in range(10):
         folder = tmp_path / str(number)
         folder.mkdir()
-        await kill_at_random(folder, deaths=10, effects=60, legs=legs)
+        await kill_at_random(folder / "approvals.db", folder, deaths=10, effects=60, legs=legs)

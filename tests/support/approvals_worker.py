@@ -1,6 +1,6 @@
 """A process of its own with a desk on a shared file: it races when told, works through a list, or dies at a point.
 
-`python -m tests.support.approvals_worker MODE FILE OWNER ...`; keys and effects as in `tests.support.approvals`.
+`python -m tests.support.approvals_worker MODE DATABASE OWNER ...`; keys and effects as in `tests.support.approvals`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ async def toil(it: Bench, effects: int, log: Path, legs: int) -> None:
 
 async def main(mode: str, file: str, owner: str, *more: str) -> None:
     """Open the desk, and do what the mode says."""
-    async with bench(Path(file), owner=owner, clock=time.time, tickets_per_hour=10**6) as it:
+    async with bench(
+        file if "://" in file else Path(file), owner=owner, clock=time.time, tickets_per_hour=10**6
+    ) as it:
         if mode == "race":
             await race(it, int(more[0]))
         elif mode == "crash":
