@@ -32,7 +32,7 @@ from approvals.ticket import (
     Terms,
 )
 from gateway.contract.arguments import Contract
-from tests.support.approvals import ALICE, BOB, TERMS, Bench, bench, contents, effect, grant_of, person
+from tests.support.approvals import ALICE, BOB, TERMS, Bench, Clock, bench, contents, effect, grant_of, person
 
 SCHEMA = {
     "type": "object",
@@ -241,6 +241,32 @@ async def test_one_at_a_time(it: Bench) -> None:
     await it.desk.sent(use)
     await it.desk.finish(use, Run.FAILED)
     assert await run(it, pay(2)) == grant
+
+
+@pytest.mark.parametrize("alike", [True, False])
+async def test_of_parallel_calls_one_runs(where: Path | str, alike: bool) -> None:
+    """Over two replicas, with the same arguments or with others: one use at a time, as many as it says, and nobody is
+    told anything but that one runs.
+    """
+    clock = Clock()
+    options: dict[str, Any] = {"clock": clock, "limit_s": 30, "tickets_per_hour": 10**6}
+    async with bench(where, **options) as here, bench(where, **options) as there:
+        grant = await granted(here, terms=replace(FIVE, uses=2))
+        terms = replace(FIVE, uses=2)
+        for _ in range(2):
+            calls = [call((here, there)[n % 2], pay(7 if alike else n + 1), terms) for n in range(30)]
+            settled = await asyncio.gather(*calls)
+            won = [(n, one) for n, one in enumerate(settled) if isinstance(one, Claimed)]
+            assert len(won) == 1
+            assert {one.why for one in settled if isinstance(one, Held)} == {"in_flight"}
+            ((number, use),) = won
+            desk = (here, there)[number % 2].desk
+            await desk.sent(use)
+            await desk.finish(use, Run.EXECUTED)
+        assert (await here.desk.show(ALICE, grant))["state"] == "used"
+        held = await call(there, pay(7), terms)
+        assert isinstance(held, Held)
+        assert held.why == "pending"
 
 
 async def test_an_unknown_end_is_not_run_again(it: Bench) -> None:
