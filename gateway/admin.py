@@ -50,6 +50,8 @@ GAUGES: Mapping[str, Shown] = {
     "shadow_healthy": Shown("1 while the candidate answers, or there is none.", min),
     "audit_healthy": Shown("1 while the last commit succeeded and none is overdue.", min),
     "audit_lag_seconds": Shown("How long the oldest record has been waiting for its commit.", max),
+    "audit_export_waiting": Shown("Records that the OpenTelemetry receiver does not have yet.", sum),
+    "audit_export_lost": Shown("Records that found no room on their way there, since the workers' start.", sum),
     "audit_checkpoint_age_seconds": Shown("Since every second place had all checkpoints; 0 without one.", max),
     "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),

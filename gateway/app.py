@@ -29,6 +29,7 @@ from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.orphans import close_orphans
+from gateway.audit.otlp import OtlpExport
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.audit.postgres import close_orphans as close_orphans_in
@@ -110,6 +111,7 @@ class House:
         self._redactor = Redactor(plan.audit_keys)
         self._sink: GroupCommit
         self._keeper: Keeper | None = None
+        self._export: OtlpExport | None = None
         self._store: Store
         self._outbox: Outbox
         self._courier: Courier
@@ -326,6 +328,11 @@ class House:
         else:
             chosen = JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s)
             self._sink = JsonlSink(chosen)
+        if audit.otlp.endpoint is not None:
+            export = self._export = OtlpExport(audit.otlp.endpoint, self._plan.audit_headers)
+            self._sink.export = export.take
+            export.start()
+            self._open.push_async_callback(asyncio.to_thread, export.close)
         self._keeper = self._make_keeper()
         if self._keeper is not None:
             self._open.push_async_callback(self._keeper.close)  # after the sink: the last checkpoint is of its end
@@ -475,6 +482,8 @@ class House:
                 "shadow_healthy": self._shadow is None or self._shadow.ready,
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
+                "audit_export_waiting": self._export.waiting if self._export else 0,
+                "audit_export_lost": self._export.lost if self._export else 0,
                 "audit_checkpoint_age_seconds": self._keeper.age_s if self._keeper else 0.0,
                 "approvals_healthy": store.healthy,
                 "webhooks_waiting": self._courier.waiting,

@@ -386,6 +386,13 @@ class CheckpointSettings(Group):
     every_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
 
 
+class OtlpSettings(Group):
+    """Where committed records are sent as OpenTelemetry logs: the whole URL; headers `NAME=VALUE,…` in a variable."""
+
+    endpoint: SecureUrl | None = None
+    headers_env: str = ""
+
+
 class AuditSettings(Group):
     """The durable record. `file` is writer 0's; writer k appends `.k`. Files rotate by size or age; 0: never.
 
@@ -400,6 +407,7 @@ class AuditSettings(Group):
     rotate_s: Annotated[float, Field(le=31_622_400), AfterValidator(_never_or(60))] = 0.0
     keep_s: Annotated[float, Field(ge=0, le=1e10)] = 0.0
     checkpoints: CheckpointSettings | None = None
+    otlp: OtlpSettings = OtlpSettings()
 
     @model_validator(mode="after")
     def _one_database(self) -> Self:

@@ -37,6 +37,7 @@ class Plan:
     audit_keys: AuditKeys
     checkpoint_key: SigningKey | None
     audit_database: str | None
+    audit_headers: Mapping[str, str]
     seal_keys: tuple[bytes, ...] = field(repr=False)
     opa_tokens: tuple[str | None, str | None] = field(repr=False)
     database: str = field(repr=False)
@@ -133,6 +134,16 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
     return tuple(made.values())
 
 
+def _audit_headers(settings: Settings) -> dict[str, str]:
+    """`NAME=VALUE` pairs, separated by commas."""
+    if not (variable := settings.audit.otlp.headers_env):
+        return {}
+    parts = [part.partition("=") for part in settings.secret(variable, "audit.otlp.headers_env").split(",")]
+    if not all(name.strip().isascii() and name.strip() and value.strip().isprintable() for name, _, value in parts):
+        raise ConfigError(f"audit.otlp.headers_env: {variable} does not hold NAME=VALUE, separated by commas")
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
 def _audit_database(settings: Settings) -> str | None:
     audit, url = settings.audit, settings.audit_database_url
     if url is not None and (audit.rotate_bytes or audit.rotate_s or audit.keep_s):
@@ -193,6 +204,7 @@ def make_plan(settings: Settings) -> Plan:
         audit_keys=audit_keys,
         checkpoint_key=_checkpoint_key(settings),
         audit_database=_audit_database(settings),
+        audit_headers=_audit_headers(settings),
         seal_keys=seal_keys,
         opa_tokens=_tokens_for_opa(settings),
         database=settings.database_url,

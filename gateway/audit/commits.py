@@ -114,6 +114,8 @@ class GroupCommit:
         self._bounds: Final = bounds
         self._make_scribe: Final = make_scribe
         self._place: Final = place
+        self.export: Callable[[Sequence[bytes]], None] | None = None
+        """Given the lines of every commit that succeeded. Must not wait."""
         self._scribe: Scribe
         self._loop: asyncio.AbstractEventLoop
         self._idle: Final = asyncio.Event()
@@ -344,6 +346,8 @@ class GroupCommit:
             return
         self.seq, self.head = commit.seq, commit.head
         self.commits += 1
+        if self.export is not None:
+            self.export(commit.lines)
         if self._running:
             self.fault = ""
         for waiting in commit.waiting:

@@ -1,0 +1,113 @@
+"""Records as OpenTelemetry logs: a real receiver decodes them; nothing waits, nothing is lost without a word."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+
+from gateway.audit.otlp import OtlpExport
+from tests.ports.test_audit import decision, opened, outcome
+
+
+class Receiver:
+    """An OTLP receiver on a socket; it can be made to refuse."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.headers: list[str] = []
+        self.status = 200
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.headers.append(self.headers.get("x-key", ""))
+                if receiver.status == 200:
+                    for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+                        for scope in resource.scope_logs:
+                            receiver.records += scope.log_records
+                answer = ExportLogsServiceResponse().SerializeToString()
+                self.send_response(receiver.status)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: Any) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/logs"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    one = Receiver()
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+
+
+def until(export: OtlpExport) -> None:
+    end = time.monotonic() + 20
+    while export.waiting:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+async def test_every_committed_record_arrives_as_it_is(receiver: Receiver, tmp_path: Path) -> None:
+    """The body is the record's line, byte for byte, with its trace; nothing goes with it that it does not say."""
+    file = tmp_path / "audit.jsonl"
+    export = OtlpExport(receiver.url, {"x-key": "k"})
+    export.start()
+    sink = await opened(file)
+    sink.export = export.take
+    for n in range(20):
+        await sink.append({**decision(n), "trace_id": "0af7651916cd43dd8448eb211c80319c"})
+        sink.note(outcome(n))
+    await sink.close()
+    until(export)
+    export.close()
+    lines = file.read_text().splitlines()[1:]  # `started` was written before
+    assert [record.body.string_value for record in receiver.records] == lines
+    one = receiver.records[0]
+    assert one.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
+    assert {attribute.key for attribute in one.attributes} == {"ostiary.kind", "ostiary.seq", "ostiary.writer"}
+    assert set(receiver.headers) == {"k"}
+    assert (export.lost, export.sent) == (0, len(lines))
+
+
+def test_a_receiver_that_fails_delays_nobody_and_what_has_no_room_is_counted(receiver: Receiver) -> None:
+    """Bounded, counted, in order; what waited arrives once the receiver is back."""
+    receiver.status = 400
+    export = OtlpExport(receiver.url, {}, max_waiting=100)
+    export.start()
+    lines = [b'{"kind":"admin","seq":%d,"writer":0}\n' % n for n in range(1, 151)]
+    began = time.perf_counter()
+    for line in lines:
+        export.take([line])
+    assert time.perf_counter() - began < 1
+    assert (export.waiting, export.lost) == (100, 50)
+    receiver.status = 200
+    until(export)
+    export.close()
+    assert [record.body.string_value.encode() + b"\n" for record in receiver.records] == lines[:100]
+
+
+def test_what_waits_at_the_end_is_counted() -> None:
+    """A receiver that is not there holds up the end for a moment only, and nothing is lost without a word."""
+    export = OtlpExport("http://127.0.0.1:9/v1/logs", {})
+    export.start()
+    export.take([b'{"kind":"admin"}\n'] * 7)
+    began = time.monotonic()
+    export.close()
+    assert time.monotonic() - began < 4
+    assert export.lost == 7
