@@ -63,6 +63,7 @@ from gateway.pipeline import Corridor
 from gateway.plan import Plan, make_plan
 from gateway.prompts import Prompts
 from gateway.reception import Reception
+from gateway.rehearsal.decide import Rehearsal
 from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -407,6 +408,46 @@ class House:
             servers = {server.name: server for server in plan.servers.values()}
             record = self._record_act if recorded else None
             yield Acceptance(plan.settings.pins.file, plan.settings.pin_modes, servers, catalog, record)
+        finally:
+            await self._open.aclose()
+
+    @contextlib.asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        """What it takes to decide about a request without making it. Raises `CannotStart`."""
+        plan, settings = self._plan, self._plan.settings
+        try:
+            await self._open_record()
+            engine = self.make_policy()
+            self._open.push_async_callback(engine.close)
+            try:
+                await engine.start()
+            except PolicyUnavailable as error:
+                raise CannotStart(name_setting(settings.policy, error)) from error
+            tokens = self.make_tokens()
+            await tokens.start()
+            self._open.push_async_callback(tokens.close)
+            pins = Pins(settings.pin_modes, settings.pins.file, lambda _act, _facts: None, lambda *_: None)
+            await pins.start()
+            self._open.push_async_callback(pins.close)
+            prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
+            definitions = Definitions(self._argument_rules(), pins)
+            catalog = Catalog(self._open_upstream(), definitions=definitions, prompts=prompts)
+            self._open.push_async_callback(catalog.close)
+            yield Rehearsal(
+                engine=engine,
+                tokens=tokens,
+                catalog=catalog,
+                seals=Seals(plan.seal_keys),
+                handles=Handles(plan.seal_keys),
+                eras=Eras(Sessions(plan.seal_keys, settings.limits.legacy_session_s)),
+                implications=close_implications(settings.identity.scope_implies),
+                volatile_meta=frozenset(settings.approvals.volatile_meta),
+                servers={server.name: server for server in plan.servers.values()},
+                claims={one.issuer: (one.tenant_claim, one.groups_claim) for one in plan.issuers},
+                record=self._record_act,
+            )
+        except (OSError, PinsUnreadable) as error:
+            raise CannotStart(f"pins.file: {error}") from error
         finally:
             await self._open.aclose()
 

@@ -181,6 +181,22 @@ def check(config: Path, as_json: bool) -> None:
 
 
 @main.command()
+@config_option
+@click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--trace", is_flag=True, help="Also print which lines of the rules were evaluated (embedded engine).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def decide(config: Path, request: Path, trace: bool, as_json: bool) -> None:
+    """Decide about one REQUEST ({server, token | claims, headers, body}) without making it. Exit 0: forwarded."""
+    from gateway.rehearsal.deciding import tell_decision  # noqa: PLC0415
+
+    try:
+        text = request.read_bytes()
+    except OSError as error:
+        fail(f"{request}: {error.strerror}")
+    sys.exit(tell_decision(read_settings(config), text, trace=trace, as_json=as_json))
+
+
+@main.command()
 @click.argument("story", type=click.Choice(["bank", "procurement", "call"]), default="bank")
 @click.option("--tour", is_flag=True, help="Leave after the tour; exit 0 only if every stop behaved.")
 @click.option("--old", is_flag=True, help="Procurement by MCP 2025-11-25, with sessions and without the gateway.")

@@ -69,6 +69,17 @@ def run_bundle_tests(
     return outcomes
 
 
+def trace_question(bundle: Bundle, question: bytes, *, timeout_s: float) -> dict[str, list[int]]:
+    """By file, the lines that are evaluated for one question (blocking). Raises `PolicyUnavailable`."""
+    load = {
+        "modules": [[module.name, module.text] for module in bundle.modules],
+        "data": bundle.data, "rule": DECISION, "checks": [], "memory_bytes": 1 << 30, "vet": False, "cover": True,
+    }  # fmt: skip
+    with _Run(json.dumps(load).encode(), timeout_s) as run:
+        run.ask(question)
+        return {name: lines["covered"] for name, lines in sorted(run.report().items())}
+
+
 class Coverage:
     """The lines of each file that were evaluated, and those that never were. Tests' own files are left out."""
 
@@ -136,6 +147,10 @@ class _Run:
                 break
             outcomes.append(_read_outcome(name, *answer))
         return outcomes
+
+    def ask(self, question: bytes) -> None:
+        """Evaluate the decision for a question."""
+        self._ask(frames.ASK, question)
 
     def report(self) -> dict[str, dict[str, list[int]]]:
         """What was evaluated; nothing where the process is gone."""

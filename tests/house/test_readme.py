@@ -24,7 +24,7 @@ NO_COMMANDS = {"audit key id"}
 """What looks like one and is none: the label of a derived key."""
 
 LATER = {
-    "init", "decide", "registry", "evidence",
+    "init", "registry", "evidence",
 }  # fmt: skip
 """Commands of the public face (design.md) that later versions bring; a page that shows one has to be about that."""
 
