@@ -115,15 +115,7 @@ def hand_over(visit: Visit) -> None:
         "BOB_REVIEWS": visit.token("bob", "approvals", "approvals:read approvals:decide"),
     }
     program = sys.argv[0] if sys.argv[0].endswith("ostiary") else f"{sys.executable} -m gateway.cli"
-    screen.title(
-        " Your turn: be the one who says yes ",
-        "Everything is still up. Have a call held, and approve it in a browser as somebody else: "
-        + ("press Enter here, or, in another terminal:" if sys.stdin.isatty() else "in another terminal,"),
-    )
-    screen.copyable("")
-    screen.copyable(f"{program} demo call --url {house.public_url} --issuer {house.issuer_url}")
-    screen.say(f"It prints the page to open. Everything that waits for somebody is at {house.review_url}")
-    screen.title(" Or by hand ", "Copy this first; the tokens are good for an hour:")
+    screen.title(" By hand ", "Everything is still up. Copy this first; the tokens are good for an hour:")
     screen.copyable("")
     for name, token in tokens.items():
         screen.copyable(f"{name}='{token}'")
@@ -154,6 +146,14 @@ def hand_over(visit: Visit) -> None:
     )
     screen.say("What is behind it:")
     screen.table({"record": str(house.audit_file), "config": str(house.config_file), "policy": str(house.bundle)})
+    screen.title(
+        " Your turn: be the one who says yes ",
+        "Have a call held, and approve it in a browser as somebody else: "
+        + ("press Enter here, or, in another terminal:" if sys.stdin.isatty() else "in another terminal,"),
+    )
+    screen.copyable("")
+    screen.copyable(f"{program} demo call --url {house.public_url} --issuer {house.issuer_url}")
+    screen.say(f"It prints the page to open. Everything that waits for somebody is at {house.review_url}")
     screen.say("Ctrl-C ends everything." + (" Enter has a call held." if sys.stdin.isatty() else ""))
 
 
