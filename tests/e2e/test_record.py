@@ -87,6 +87,7 @@ async def _wrote_and_verifies(stack: Stack, seconds: float, kills: int) -> None:
             await asyncio.sleep(seconds / (kills + 1))
             os.kill(chance.choice(await stack.worker_pids()), signal.SIGKILL)
         await asyncio.gather(*writers)
+        await stack.until_ready(90)  # whoever replaced a dead worker has closed what that one left open
         assert any(segments_of(slot) for _, slot in list_chains(stack.folder / "audit.jsonl"))
         code, told = await ostiary(stack, "audit", "verify", "--config", str(stack.config))
         assert code == 0, told
