@@ -316,11 +316,13 @@ def require(person: Person, scope: str) -> None:
 
 
 async def _look(ledger: Ledger, person: Person, ticket_id: str) -> Filed:
-    if not _ID.match(ticket_id) or not await ledger.is_readable(person, ticket_id):
-        raise TicketUnknown
+    if not _ID.match(ticket_id):
+        raise TicketUnknown("malformed")
+    if not await ledger.is_readable(person, ticket_id):
+        raise TicketUnknown("not_theirs" if await ledger.is_there(ticket_id) else "absent")
     filed = await ledger.whole(ticket_id)
     if filed is None:
-        raise TicketUnknown
+        raise TicketUnknown("absent")
     return filed
 
 

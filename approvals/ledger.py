@@ -180,6 +180,11 @@ class Ledger:
             query = query.where(is_readable_by(person))
         return (await self.connection.execute(query)).one_or_none() is not None
 
+    async def is_there(self, ticket_id: str) -> bool:
+        """Whether there is such a ticket, whoever asks."""
+        query = select(tickets.c.id).where(tickets.c.id == ticket_id)
+        return (await self.connection.execute(query)).one_or_none() is not None
+
     async def opened_since(self, asked: Asked, since: float) -> int:
         """How many tickets this requester opened after `since`."""
         query = select(func.count()).select_from(tickets)

@@ -180,7 +180,9 @@ def _told(handler: OwnHandler, tell: Tell | None) -> Handler:
         if tell is not None:
             ticket_id = str(request.path_params.get("ticket_id", ""))
             verb = request.path_params.get("verb") or ("request" if request.method == "POST" else "show")
-            turned = TurnedAway(caller(request), str(verb), ticket_id, response.status_code, response.name)
+            why = fault.why if isinstance(fault, (TicketUnknown, MovedOn)) else ""
+            name = f"{response.name}: {why}" if why else response.name
+            turned = TurnedAway(caller(request), str(verb), ticket_id, response.status_code, name)
             response.headers.update(tell(turned))
         return response
 

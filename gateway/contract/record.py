@@ -108,7 +108,8 @@ def refusal_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
 def approval_record(transition: Transition, redactor: Redactor, decision_id: str | None = None) -> dict[str, Any]:
     """A ticket or one of its uses moved: `transition`, `by` whom, and `seen`, the digest of what they saw.
 
-    `actor` is who moved it, `requester` whose call it is; the comment stays in the store, here is its HMAC.
+    `actor` is who moved it, `requester` whose call it is. A person's comment stays in the store, here is its HMAC;
+    why the gateway itself moved it (`tool_changed`, say) is the `detail`.
     """
     ticket = transition.ticket
     asked = ticket.asked
@@ -138,6 +139,7 @@ def approval_record(transition: Transition, redactor: Redactor, decision_id: str
         "comment_hmac": redactor.tag(b"comment", transition.comment.encode("utf-8", "surrogatepass"))
         if transition.comment
         else None,
+        "detail": remark(transition.comment) if transition.by == "ostiary" and transition.comment else None,
     }
     return record
 
