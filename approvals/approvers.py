@@ -129,7 +129,8 @@ def entries_of(person: Person) -> list[str]:
     named = [Approver("user", person.issuer, person.subject)]
     named += [Approver("group", person.issuer, group) for group in sorted(person.groups)]
     named += [Approver("scope", person.issuer, scope) for scope in sorted(person.scopes)]
-    return [approver.entry for approver in named]
+    # No entry has another value (`read_approver`), and a database may not take one (PostgreSQL: NUL).
+    return [approver.entry for approver in named if approver.value.isprintable()]
 
 
 def parties_to(issuer: str, subject: str, claims: Mapping[str, Any]) -> tuple[Party, ...]:

@@ -220,6 +220,8 @@ class Desk(Running):
         return self._show(filed, self._clock()), settled.opened
 
     def _today(self, asked: Asked, claims: Mapping[str, Any], terms: Terms, mask: Sequence[str]) -> Today:
+        if "\0" in asked.name:  # callers, programs and servers have no such names; a tool or a URI may
+            raise Unapprovable("the name has a NUL in it, which not every database can keep")
         parties = parties_to(asked.issuer, asked.subject, claims)
         return Today(
             asked=asked,

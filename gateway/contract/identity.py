@@ -15,8 +15,9 @@ from gateway.contract.refusals import Refusal, Refused
 Implications = Mapping[str, frozenset[str]]
 """For each scope that others imply: all scopes that grant it, itself included."""
 
-MEMBER_CHARS = 1024
-"""The longest subject, client, tenant or scope that is accepted."""
+MEMBER_BYTES = 1024
+"""The longest subject, client or tenant that is accepted, in UTF-8. With an issuer it has to fit into one entry of an
+index (PostgreSQL: 2704 bytes)."""
 
 
 def identity_from_claims(claims: Mapping[str, Any], tenant_claim: str = "", groups_claim: str = "groups") -> Identity:
@@ -62,7 +63,7 @@ def _text(claims: Mapping[str, Any], name: str, default: str | None = None) -> s
     if default is not None and name not in claims:
         return default
     value = claims.get(name)
-    if not isinstance(value, str) or not value or len(value) > MEMBER_CHARS or not value.isprintable():
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value.encode()) <= MEMBER_BYTES:
         _invalid(f"the claim {name} is missing or not a plain text")
     return value
 

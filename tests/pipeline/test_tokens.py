@@ -451,10 +451,13 @@ async def test_jwt_06_the_lifetime_is_bounded(build: Build) -> None:
     await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, exp=253370764800)}")
 
 
-@pytest.mark.parametrize("subject", [None, "", 7, ["alice"], {"id": "alice"}, True, "a\nb", "a\x00", "x" * 2000])
+@pytest.mark.parametrize(
+    "subject", [None, "", 7, ["alice"], {"id": "alice"}, True, "a\nb", "a\x00", "x" * 1025, "\u4e00" * 342]
+)
 async def test_a_subject_is_one_plain_text(door: Door, subject: Any) -> None:
-    """`sub` is required, not empty, and a text that can be written in one line."""
+    """`sub` is required, not empty, and a text that can be written in one line and kept in an index."""
     await door.bearer(door.issuer.mint(RESOURCE, sub="auth0|al ice@\u00e9"))
+    await door.bearer(door.issuer.mint(RESOURCE, sub="\u4e00" * 341))
     await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, sub=subject)}")
 
 

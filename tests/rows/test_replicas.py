@@ -19,15 +19,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.rows.asking import Ask, tool
-from tests.rows.conftest import DATA, furnish, offered, opened, served, settings_of
+from tests.rows.conftest import DATA, OFFERED, WRITES, furnish, opened, served, settings_of
 from tests.rows.proof import passes
-from tests.rows.stage import House, Server, Stage, at_once
+from tests.rows.stage import House, Server, Stage, at_once, listed
 from tests.rows.test_approvals import told
 from tests.support.http_raw import Answer, RawClient
 from tests.support.postgres import Postgres
-from tests.support.stack import Stack
+from tests.support.stack import Stack, body
 
 WITHIN_S = 5.0
+NUL = "nul\0"
+HERE = {
+    **DATA,
+    "tools": {**DATA["tools"], NUL: WRITES},
+    "resources": {**DATA["resources"], "demo://vault/": DATA["resources"]["demo://guarded"]},
+}
 USES = 100
 _numbers = itertools.count(1)
 
@@ -73,10 +79,10 @@ def database() -> Iterator[Postgres]:
 @pytest.fixture(scope="module")
 def pair(stage: Stage, database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Both serve."""
-    server = Server(offered())
-    first = Replica(tmp_path_factory.mktemp("first"), {}, data=DATA)
+    server = Server(listed(**{name: {} for name in (*OFFERED, NUL)}))
+    first = Replica(tmp_path_factory.mktemp("first"), {}, data=HERE)
     second = Replica(
-        tmp_path_factory.mktemp("second"), {}, data=DATA, name=first.url, secrets=first.secrets, issuer=first.issuer
+        tmp_path_factory.mktemp("second"), {}, data=HERE, name=first.url, secrets=first.secrets, issuer=first.issuer
     )
     houses = [House(stage, stack, {"plain": [server]}) for stack in (first, second)]
     url = database.create()
@@ -161,6 +167,25 @@ def test_a_ticket_is_every_gateways(pair: Pair) -> None:
         assert there.call("plain", message).status == 200
         assert here.call("plain", message).json()["error"]["code"] == 40303
         assert pair.ran(message) == 1
+
+
+def test_a_name_that_the_database_can_not_keep_is_no_trouble(pair: Pair) -> None:
+    """A tool and a URI with a NUL in their names: 403 `unapprovable` at the call, 422 ahead of it, and no 5xx."""
+    house = pair.houses[0]
+    before = len(pair.server.forwarded)
+    house.held("plain", fresh())
+    answer = house.call("plain", tool(NUL, number=1))
+    assert told(answer) == (403, 40304), answer
+    assert answer.json()["error"]["data"]["why"] == "unapprovable"
+    house.held("plain", body("resources/read", {"uri": "demo://vault/a"}))
+    outside = house.call("plain", body("resources/read", {"uri": "demo://vault/a\0"}))
+    assert told(outside) == (403, 40302), "the shipped policy names no such URI"
+    asked = {"server": "plain", "method": "tools/call", "name": NUL, "arguments": {}}
+    ahead = house.api("POST", "", house.person("alice"), asked)
+    assert (ahead.status_code, ahead.json()["error"]) == (422, "unapprovable")
+    assert len(pair.server.forwarded) == before
+    odd = house.stack.person(scope="approvals:read", groups=["a\0", "b"])
+    assert house.api("GET", "", odd).status_code == 200
 
 
 def kill_at_random(pair: Pair, rounds: int) -> None:
