@@ -172,6 +172,12 @@ def caller(request: Request) -> Person | None:
     return person
 
 
+def name_of(name: str, fault: Exception) -> str:
+    """A refusal's name for the record, which may say more than its answer: which of its causes it was."""
+    why = fault.why if isinstance(fault, (TicketUnknown, MovedOn)) else ""
+    return f"{name}: {why}" if why else name
+
+
 def _told(handler: OwnHandler, tell: Tell | None) -> Handler:
     """The handler, and nobody is turned away without a record of it."""
 
@@ -180,8 +186,7 @@ def _told(handler: OwnHandler, tell: Tell | None) -> Handler:
         if tell is not None:
             ticket_id = str(request.path_params.get("ticket_id", ""))
             verb = request.path_params.get("verb") or ("request" if request.method == "POST" else "show")
-            why = fault.why if isinstance(fault, (TicketUnknown, MovedOn)) else ""
-            name = f"{response.name}: {why}" if why else response.name
+            name = name_of(response.name, fault)
             turned = TurnedAway(caller(request), str(verb), ticket_id, response.status_code, name)
             response.headers.update(tell(turned))
         return response

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from approvals.desk import Desk
 from approvals.review import look
-from approvals.review.api import Tell, TurnedAway, caller
+from approvals.review.api import Tell, TurnedAway, caller, name_of
 from approvals.review.asking import NOT_NEEDED, Asking, Explain, Offers
 from approvals.review.body import BodyRefused
 from approvals.review.forms import NotFromHere
@@ -123,7 +123,8 @@ def _told(say: Callable[[Exception], Wrong], tell: Tell | None) -> Show:
         if tell is not None:
             verb = request.path_params.get("verb") or ("request" if request.method == "POST" else "show")
             ticket_id = str(request.path_params.get("ticket_id", ""))
-            turned = TurnedAway(caller(request), str(verb), ticket_id, wrong.status, wrong.name)
+            name = name_of(wrong.name, fault)
+            turned = TurnedAway(caller(request), str(verb), ticket_id, wrong.status, name)
             response.headers.update(tell(turned))
         return response
 

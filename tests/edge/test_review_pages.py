@@ -224,7 +224,7 @@ async def test_a_ticket_that_changed_is_not_decided_on_the_page_of_before(site: 
     assert f'href="/review/tickets/{ticket_id}"' in stale.text
     assert (await site.it.desk.show(BOB, ticket_id))["state"] == "pending"
     turned = site.turned[-1]
-    assert (turned.name, turned.verb, turned.ticket_id) == ("moved_on", "approve", ticket_id)
+    assert (turned.name, turned.verb, turned.ticket_id) == ("moved_on: stale", "approve", ticket_id)
     assert (await site.act("approve", ticket_id)).status_code == 303
 
 
@@ -273,7 +273,7 @@ async def test_a_form_from_elsewhere_does_nothing(
 
 
 async def test_what_one_may_not_know_has_one_page(site: Site) -> None:
-    """Absent, foreign, malformed or guessed: the same 404, to the byte, and each is recorded."""
+    """Absent, foreign, malformed or guessed: the same 404, to the byte, and each is recorded as which it was."""
     ticket_id = await site.ticket()
     texts = set()
     for path in (
@@ -291,7 +291,10 @@ async def test_what_one_may_not_know_has_one_page(site: Site) -> None:
     assert len(texts) == 1
     assert (await site.get("/review/nothing", "mallory")).status_code == 404
     assert (await site.get("/review/assets/review.0.css", "mallory")).status_code == 404
-    assert {one.name for one in site.turned} == {"not_found"}
+    whys = [one.name for one in site.turned]
+    foreign, absent, malformed = "not_found: not_theirs", "not_found: absent", "not_found: malformed"
+    assert whys[:6] == [foreign, absent, malformed, malformed, foreign, foreign]
+    assert whys[6:] == [foreign, foreign, "not_found", "not_found", "not_found"]
     assert (await site.get(f"/review/tickets/{ticket_id}", "bob")).status_code == 200
 
 
