@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 from opa_client import AsyncOpaClient
 
 from policies.breaker import Breaker, Pace
@@ -50,10 +51,25 @@ class OpaTls:
     key: Path | None = None
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connections of which none is used that said something nobody had asked for.
+
+    The library keeps such a message as the answer to the next question: with it, one caller's yes would be another's.
+    """
+
+    async def connect(self, *args: Any, **options: Any) -> aiohttp.connector.Connection:
+        """As the library's, once more for every kept connection that is not clean."""
+        while True:
+            connection = await super().connect(*args, **options)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
 class _Client(AsyncOpaClient):  # type: ignore[misc]  # the library has no type information
     """The library's client with a session that is bounded, verifies, and adds nothing of its own."""
 
-    def __init__(self, url: str, token: str | None, context: ssl.SSLContext | None) -> None:
+    def __init__(self, url: str, token: str | None, context: ssl.SSLContext | None, connections: int) -> None:
         parts = urlsplit(url)
         tls = parts.scheme == "https"
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
@@ -61,12 +77,13 @@ class _Client(AsyncOpaClient):  # type: ignore[misc]  # the library has no type 
         super().__init__(host, parts.port or (443 if tls else 80), ssl=tls, token=token, retries=0)
         self.decision_url = self.root_url.removesuffix("/v1") + DECISION_PATH
         self._context = context
+        self._connections = connections
 
     async def _init_session(self) -> None:
         """Replaces the library's, which takes no authority of one's own, nor a bound."""
-        self._connector = aiohttp.TCPConnector(
+        self._connector = _Connector(
             ssl=self._context if self._context is not None else True,
-            limit=_CONNECTIONS,
+            limit=self._connections,
             keepalive_timeout=_IDLE_S,
             ttl_dns_cache=_RESOLVED_S,
         )
@@ -118,9 +135,11 @@ class OpaPolicy:
         self._tls = tls
         self._deadline_s = deadline_s
         self._client: _Client | None = None
+        # Of its own: callers whose questions take long hold every connection, and are no sign that OPA is away.
+        self._prober: _Client | None = None
         self._breaker = Breaker(self._probe, moved, pace)
         self._revision = ""
-        self._asked = 0
+        self._asked: set[asyncio.Timeout] = set()
         self._asked_bytes = 0
         self.evaluations = 0
         """How often the policy was asked, answered or not; probes are not counted."""
@@ -156,8 +175,10 @@ class OpaPolicy:
         Raises `PolicyUnavailable` for a certificate or key that can't be read.
         """
         context = await asyncio.to_thread(_make_context, self._tls or OpaTls()) if self._url[:6] == "https:" else None
-        self._client = client = _Client(self._url, self._token, context)
-        await client._init_session()  # the library's own way in, `async with`, is for one visit
+        self._client = _Client(self._url, self._token, context, _CONNECTIONS)
+        self._prober = _Client(self._url, self._token, context, 1)
+        for client in (self._client, self._prober):
+            await client._init_session()  # the library's own way in, `async with`, is for one visit
         await self._breaker.start()
 
     async def judge(self, question: bytes) -> Verdict:
@@ -168,17 +189,15 @@ class OpaPolicy:
             raise PolicyUnavailable(f"OPA is not asked at present: {breaker.why}")
         if size > _QUESTION_BYTES:
             raise PolicyUnavailable(f"the question is longer than {_QUESTION_BYTES} bytes")
-        if self._asked >= _CONNECTIONS + _WAITING or self._asked_bytes + size > _WAITING_BYTES:
+        if len(self._asked) >= _CONNECTIONS + _WAITING or self._asked_bytes + size > _WAITING_BYTES:
             raise PolicyUnavailable("overloaded: too many questions wait for OPA")
-        self._asked += 1
         self._asked_bytes += size
         try:
-            verdict = await self._ask(question)
+            verdict = await self._ask(self._client, question)
         except PolicyUnavailable:
             breaker.failed()
             raise
         finally:
-            self._asked -= 1
             self._asked_bytes -= size
         breaker.answered()
         return verdict
@@ -187,30 +206,42 @@ class OpaPolicy:
         """Stop asking and close every connection. Questions on their way are refused."""
         await self._breaker.close()
         self._revision = ""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close_connection()
+        clients, self._client, self._prober = (self._client, self._prober), None, None
+        now = asyncio.get_running_loop().time()
+        for deadline in self._asked:
+            if not deadline.expired():
+                deadline.reschedule(now)
+        while self._asked:  # noqa: ASYNC110 - a turn or two of the loop, once
+            await asyncio.sleep(0)
+        for client in clients:
+            if client is not None:
+                await client.close_connection()
 
     async def _probe(self) -> None:
         for question in SELF_CHECK:
-            await self._ask(question.encode())
+            await self._ask(self._prober, question.encode())
 
-    async def _ask(self, question: bytes) -> Verdict:
-        client = self._client
+    async def _ask(self, client: _Client | None, question: bytes) -> Verdict:
         if client is None:
             raise PolicyUnavailable("the policy engine is closed")
         body = b'{"input":' + question + b"}"
+        deadline = asyncio.timeout(self._deadline_s)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with deadline:
+                self._asked.add(deadline)
                 try:
                     answer = await client.post_question(body)
                 except _LOST:
                     # OPA closed a connection that was kept, or has just been replaced. To ask changes nothing there.
                     answer = await client.post_question(body)
         except TimeoutError as error:
+            if self._client is None:
+                raise PolicyUnavailable("the policy engine was closed") from error
             raise PolicyUnavailable(f"OPA's answer took longer than {self._deadline_s:g} s") from error
         except _LOST as error:
             raise _unreachable(error) from error
+        finally:
+            self._asked.discard(deadline)
         verdict = _read(answer)
         self._revision = verdict.revision
         return verdict
@@ -251,6 +282,7 @@ async def _read_code(response: Any) -> str:
 def _read(answer: bytes) -> Verdict:
     """The body of an answer -> `Verdict`. Raises `PolicyUnavailable`."""
     try:
+        orjson.loads(answer)  # UTF-8, and no half of a surrogate pair: neither is text that a record could hold
         document = json.loads(answer, object_pairs_hook=_without_doubles, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise PolicyUnavailable("OPA's answer is not JSON") from error

@@ -134,7 +134,11 @@ def _grant(member: str, value: Any) -> Mapping[str, Any]:
     if type(value) is not dict or value.keys() != {"schema"} or type(value["schema"]) is not dict:
         raise _fail(f"`{member}` is not an object with the one member `schema`, an object")
     schema: dict[str, Any] = value["schema"]
-    if len(json.dumps(schema)) > MAX_GRANT_BYTES:
+    try:
+        size = len(json.dumps(schema))
+    except RecursionError:
+        raise _fail(f"`{member}.schema` is nested too deeply") from None
+    if size > MAX_GRANT_BYTES:
         raise _fail(f"`{member}.schema` has more than {MAX_GRANT_BYTES} bytes")
     return schema
 

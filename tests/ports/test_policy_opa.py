@@ -56,6 +56,10 @@ async def two_lengths(writer: asyncio.StreamWriter) -> None:
     writer.write(head(len(ALLOW), more="Content-Length: 5\r\n") + ALLOW)
 
 
+PROBING = 1  # the connection of the gateway's own questions
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 def answer(result: bytes, provenance: bytes = PROVENANCE) -> bytes:
     return b'{"result":' + result + b"," + provenance + b"}"
 
@@ -74,6 +78,18 @@ BROKEN: dict[str, tuple[Behaviour, str]] = {
     "two results": (says(b'{"result":{"effect":"deny"},' + ALLOW[1:]), "not JSON"),
     "NaN": (says(answer(b'{"effect":"allow","limits":NaN}')), "not JSON"),
     "deep": (says(b"[" * 200_000), "not JSON"),
+    "half a surrogate pair": (
+        says(answer(b'{"effect":"approve","approval":{"approvers":["user:\\ud800"]}}')),
+        "not JSON",
+    ),
+    "no UTF-8": (says(ALLOW.decode().encode("utf-16-le")), "not JSON"),
+    "a surrogate in bytes": (says(answer(b'{"effect":"allow","visible":["\xed\xa0\x80"]}')), "not JSON"),
+    "a list of one verdict": (says(answer(b'[{"effect":"allow"}]')), "malformed"),
+    "half of its chunks": (
+        lambda writer: _write(writer, CHUNKED + b"5\r\n" + ALLOW[:5] + b"\r\n"),
+        "longer than",
+    ),
+    "a chunk of another length": (lambda writer: _write(writer, CHUNKED + b"ffz\r\n" + ALLOW), "can't be asked"),
     "no object": (says(b'["allow"]'), "not an object"),
     "a word": (says(answer(b'"deny"')), "malformed"),
     "another word": (says(answer(b'"allow"')), "malformed"),
@@ -160,11 +176,11 @@ async def test_connections_are_used_again_and_bounded() -> None:
     async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, deadline_s=20) as policy:
         for _ in range(100):
             await policy.judge(QUESTION)
-        assert opa.connections == 1
+        assert opa.connections == 1 + PROBING
         opa.behaviour = slowly
         results = await asyncio.gather(*(policy.judge(QUESTION) for _ in range(1500)), return_exceptions=True)
         refused = [str(one) for one in results if isinstance(one, PolicyUnavailable)]
-        assert opa.most <= 64
+        assert opa.most <= 64 + PROBING
         assert 1000 < 1500 - len(refused) < 1200
         assert all("overloaded" in why for why in refused)
 
@@ -203,6 +219,40 @@ async def test_callers_who_leave_disturb_nobody() -> None:
         verdicts = await asyncio.gather(*(policy.judge(QUESTION) for _ in range(20)))
         assert {verdict.effect for verdict in verdicts} == {Effect.ALLOW}
         await asyncio.gather(*leaving, return_exceptions=True)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.02])
+async def test_what_nobody_asked_for_is_nobodys_answer(late_s: float) -> None:
+    """G6: a second answer on a connection that is kept is never that of the next question, which gets its own."""
+    deny = answer(b'{"effect":"deny"}')
+
+    async def twice(writer: asyncio.StreamWriter) -> None:
+        writer.write(head(len(deny)) + deny)
+        await writer.drain()
+        await asyncio.sleep(late_s)
+        writer.write(head(len(ALLOW)) + ALLOW)
+
+    async with Impostor(twice) as opa, policy_of(opa.url) as policy:
+        assert (await policy.judge(QUESTION)).effect is Effect.DENY
+        for _ in range(5):
+            await asyncio.sleep(late_s * 5)
+            assert (await policy.judge(QUESTION)).effect is Effect.DENY
+        opa.behaviour = says(ALLOW)
+        await asyncio.sleep(late_s * 5)
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+
+
+async def test_a_close_refuses_what_is_asked_and_what_waits() -> None:
+    """Questions on their way, and those that wait for a connection, end as every other failure does, at once."""
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, deadline_s=60) as policy:
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        opa.behaviour = hangs
+        asked = [asyncio.ensure_future(policy.judge(QUESTION)) for _ in range(100)]
+        await eventually("asked", lambda: len(opa.heard) >= 60)
+        await policy.close()
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 5)
+        assert {str(end) for end in ends} == {"the policy engine was closed"}
+        assert all(isinstance(end, PolicyUnavailable) for end in ends)
 
 
 # ------------------------------------------------------------------ revisions
@@ -274,6 +324,34 @@ async def test_one_callers_arguments_never_open_the_circuit() -> None:
                 await policy.judge(poison)
             await asyncio.sleep(0.002)
         assert policy.ready
+        assert (await policy.judge(ask("y" * 3000))).effect is Effect.ALLOW
+
+
+async def test_callers_who_hold_every_connection_never_open_the_circuit() -> None:
+    """Questions that take long are no sign that OPA is away: readiness is not a stranger's to take."""
+    told: list[str] = []
+
+    async def slow_for_some(writer: asyncio.StreamWriter) -> None:
+        if any(b"Content-Length: 1" in line for line in opa.heard[-1].splitlines()):
+            await hangs(writer)
+        writer.write(head(len(ALLOW)) + ALLOW)
+
+    async with (
+        Impostor(says(ALLOW)) as opa,
+        policy_of(opa.url, deadline_s=0.5, pace=Pace(idle_s=0.05), moved=told.append) as policy,
+    ):
+        poison = ask("x" * 1000)
+        assert 1000 <= len(poison) + 10 < 2000
+        opa.behaviour = slow_for_some
+
+        async def insist() -> None:
+            for _ in range(4):
+                with pytest.raises(PolicyUnavailable, match="longer than"):
+                    await policy.judge(poison)
+
+        await asyncio.gather(*(insist() for _ in range(130)))
+        assert policy.ready
+        assert told == []
         assert (await policy.judge(ask("y" * 3000))).effect is Effect.ALLOW
 
 

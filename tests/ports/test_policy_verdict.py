@@ -207,3 +207,15 @@ def test_no_other_json_is_a_verdict(answer: Any) -> None:
         return
     with pytest.raises(PolicyUnavailable):
         read_verdict(answer, "r")
+
+
+def test_a_schema_of_any_depth_is_read_or_refused() -> None:
+    """A grant's schema that is nested deeper than can be walked is a malformed answer, not a defect of the reader."""
+    terms = {"approvers": ["user:ann"], "grant": {"schema": {"not": {}}}}
+    assert read_verdict({"effect": "approve", "approval": terms}, "r").approval is not None
+    schema: dict[str, Any] = {}
+    for _ in range(2_000):
+        schema = {"not": schema}
+    terms = {"approvers": ["user:ann"], "grant": {"schema": schema}}
+    with pytest.raises(PolicyUnavailable, match="too deeply"):
+        read_verdict({"effect": "approve", "approval": terms}, "r")
