@@ -7,12 +7,12 @@ says is believed only while its seals open (docs/tasks.md, "A held call as a tas
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Select, case, delete, func, null, select, update
+from sqlalchemy import Select, case, delete, func, null, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.errand import Errand, Questions, Recipe, Stage
@@ -142,25 +142,25 @@ class Shelf:
         """Move one to what its server asks for. None: it moved on."""
         return await self.tell(errand, Stage.ASKED, asdict(questions))
 
-    async def is_held(self, errand: Errand) -> bool:
-        """Whether the lease is still the one that was taken. Raises `StoreUnavailable`."""
-        query = select(errands.c.id).where(errands.c.id == errand.id, errands.c.version == errand.version)
+    async def held(self, taken: Sequence[Errand]) -> set[str]:
+        """Those of these leases that are still what was taken: their errands' ids. Raises `StoreUnavailable`."""
+        query = select(errands.c.id).where(_as_read(taken))
 
-        async def work(ledger: Ledger) -> bool:
-            return (await ledger.connection.execute(query)).one_or_none() is not None
+        async def work(ledger: Ledger) -> set[str]:
+            return set((await ledger.connection.execute(query)).scalars())
 
         return await self._store.read(work)
 
-    async def renew(self, errand: Errand) -> float:
-        """Hold the lease longer -> until when; 0 where it is lost. Raises `StoreUnavailable`."""
+    async def renew(self, taken: Sequence[Errand]) -> float:
+        """Hold these leases longer, but for those that are lost -> until when. Raises `StoreUnavailable`."""
         until = self.clock() + self.lease_s
-        query = update(errands).where(errands.c.id == errand.id, errands.c.version == errand.version)
+        query = update(errands).where(_as_read(taken)).values(lease_until=until)
 
-        async def work(ledger: Ledger) -> float:
-            held = await ledger.connection.execute(query.values(lease_until=until))
-            return until if held.rowcount == 1 else 0.0
+        async def work(ledger: Ledger) -> None:
+            await ledger.connection.execute(query)
 
-        return await self._store.write(work)
+        await self._store.write(work)
+        return until
 
     async def reconcile(self, owner: str) -> None:
         """At the start of worker `owner`, or after its death: nobody runs what it ran."""
@@ -231,6 +231,10 @@ class Shelf:
 
     def _unseal(self, errand_id: str, column: str, sealed: bytes) -> bytes:
         return self._store.vault.open(sealed, errand_id, f"errand {column}")
+
+
+def _as_read(read: Sequence[Errand]) -> Any:
+    return tuple_(errands.c.id, errands.c.version).in_([(errand.id, errand.version) for errand in read])
 
 
 def _is(asked: Any) -> Any:

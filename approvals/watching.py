@@ -1,7 +1,9 @@
 """Waiting for tickets to move: one look at the store for all who wait in this worker, whatever they wait for.
 
 A look serves those who came before it began. The next one comes after `every_s`, or at once when somebody new waits
-or a ticket was moved in this very worker. What is found here is where a ticket stands, never an authority to run.
+or a ticket was moved in this very worker. A store that fails is told to those who never had a look; whoever waits
+already waits on, for it may be back within the time. What is found here is where a ticket stands, never an authority
+to run.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class _Waiter:
             self.told.set_result(found)
 
     def fail(self, fault: BaseException) -> None:
-        """The store could not be asked."""
+        """There is nothing to be found for it."""
         if not self.told.done():
             self.told.set_exception(fault)
 
@@ -72,7 +74,8 @@ class Watch:
     async def wait(self, ticket_id: str, moved: Moved, within_s: float) -> Standing | None:
         """Where the ticket stands as soon as it has `moved`, or after `within_s`; `None` if there is no such ticket.
 
-        At least one look is had, which began after this was asked. Raises `StoreUnavailable`.
+        At least one look is had, which began after this was asked; its failure is told (`StoreUnavailable`), that of
+        a later one is waited out.
         """
         loop = asyncio.get_running_loop()
         within_s = within_s if len(self._waiters) < self._most else 0.0
@@ -116,8 +119,12 @@ class Watch:
             try:
                 found = await self._look({waiter.ticket_id for waiter in asked})
             except StoreUnavailable as fault:
+                now = loop.time()
                 for waiter in asked:
-                    waiter.fail(fault)
+                    if waiter.last is None:
+                        waiter.fail(fault)
+                    else:
+                        waiter.see(waiter.last, now)
             else:
                 now = loop.time()
                 for waiter in asked:

@@ -64,6 +64,7 @@ from gateway.plan import Plan, make_plan
 from gateway.prompts import Prompts
 from gateway.reception import Reception
 from gateway.rehearsal.decide import Rehearsal
+from gateway.runs import Runs
 from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -117,7 +118,7 @@ class House:
         self._outbox: Outbox
         self._courier: Courier
         self._shelf: Shelf
-        self._errands: Errands
+        self._runs: Runs
         self._tokens: Tokens
         self._telemetry = Telemetry()
         self._pins: Pins
@@ -191,9 +192,8 @@ class House:
             rewriters=(keep_within_reach, tell_of_tasks),
         )
         opened.push_async_callback(delivery.drain)
-        self._errands = errands = Errands(
-            shelf, desk, handles, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand
-        )
+        self._runs = Runs(shelf, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand)
+        errands = Errands(shelf, desk, handles, self._runs, count=telemetry.errand)
         grants = Grants(implications)
         self._corridor = Corridor(
             tokens=tokens,
@@ -516,7 +516,7 @@ class House:
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
                 "calls_waiting": self._corridor.holding.waiting,
-                "held_tasks_running": len(self._errands.running),
+                "held_tasks_running": len(self._runs.going),
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},
                 "policy_evaluators": len(policy.pids),
                 "policy_current": not policy.fault,

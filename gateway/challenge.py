@@ -72,7 +72,8 @@ class Challenges:
         ticket = self.desk.describe(held.ticket)
         if passage.call is None or passage.server is None:
             return refusal_of(held, ticket)
-        kind = choose(passage.server.challenge, passage.call, self.makers)
+        # At a held call's run nobody stands who could be asked: its task tells the error.
+        kind = Challenge.ERROR if passage.errand else choose(passage.server.challenge, passage.call, self.makers)
         refused = None
         if held.why == "pending" or (kind is Challenge.TASK and held.why in BUSY):
             refused = None if kind is Challenge.ERROR else await self.makers[kind](passage, held, ticket)

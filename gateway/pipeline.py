@@ -43,11 +43,12 @@ from gateway.contract.retelling import reply_of
 from gateway.contract.tracing import trace_context
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
-from gateway.errands import Errands, waited_for
+from gateway.errands import Errands
 from gateway.grants import Grants
 from gateway.handles import Handles
 from gateway.holding import Holding, check_waits, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
+from gateway.runs import waited_for
 from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault

@@ -34,6 +34,7 @@ from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
+from gateway.runs import Runs
 from gateway.seals import Seals
 from gateway.sessions import Sessions
 from gateway.tokens import IssuerSettings, Tokens
@@ -297,7 +298,8 @@ async def inner_house(
             (keep_within_reach, tell_of_tasks),
         )
         delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
-        errands = Errands(Shelf(store, owner="w"), desk, handles, delivery)
+        shelf = Shelf(store, owner="w")
+        errands = Errands(shelf, desk, handles, Runs(shelf, delivery))
         corridor = Corridor(
             tokens,
             catalog,

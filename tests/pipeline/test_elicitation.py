@@ -437,23 +437,30 @@ async def test_a_worker_that_stops_answers_whoever_waits(tmp_path: Path) -> None
         assert status == 200
 
 
-async def test_a_store_that_fails_is_not_waited_for(tmp_path: Path) -> None:
-    """503, nothing ran; once it is back the same state goes on."""
+async def test_a_store_that_fails_is_not_waited_for_but_ends_no_wait(tmp_path: Path) -> None:
+    """503 at once for who comes then, nothing ran; who waited waits on, and runs once it is back and approved."""
     async with inner_house(tmp_path, lambda _: APPROVE) as house:
         ticket, state = await sent_to_a_page(house)
+        _, other = await sent_to_a_page(house, ask(house, arguments={"amount": 2}))
         waiting = await waits(house, back(house, state))
         watch = house.desk._watch
-        looked = watch._look
+        await until(lambda: [one for one in watch._waiters if one.last is not None] != [])
+        looked, failed = watch._look, 0
 
         async def fail(_: Any) -> Any:
+            nonlocal failed
+            failed += 1
             raise StoreUnavailable("gone")
 
         watch._look = fail  # type: ignore[method-assign, assignment]
-        status, error = await waiting.end()
+        status, error = await asyncio.wait_for(told(house, back(house, other, arguments={"amount": 2})), SOON_S)
         assert (status, error["code"]) == (503, 50303)
+        await until(lambda: failed > 1)
+        never_reached_a_server(house)
+        assert not waiting.task.done()
         watch._look = looked  # type: ignore[method-assign]
         await house.desk.act("approve", BOB, ticket)
-        assert (await told(house, back(house, state)))[1]["resultType"] == "complete"
+        assert (await waiting.end())[1]["resultType"] == "complete"
 
 
 async def test_keys_rotate_while_a_call_waits(tmp_path: Path) -> None:

@@ -483,7 +483,7 @@ async def test_beyond_the_bound_a_held_call_is_the_error(tmp_path: Path) -> None
 async def test_a_result_too_large_to_be_kept_is_told_as_such(tmp_path: Path) -> None:
     """The call ran, which is not hidden, and is not run again."""
     async with house_of_errands(tmp_path) as house:
-        house.corridor.errands.result_bytes = 16
+        house.corridor.errands.runs.result_bytes = 16
         handle, ticket = await hold(house)
         await house.desk.act("approve", BOB, ticket)
         told = await follow(house, handle)

@@ -86,14 +86,17 @@ async def test_the_lease_is_taken_once(where: Path | str) -> None:
         (mine,) = [one for one in taken if one is not None]
         assert (mine.stage, mine.lease_until) == (Stage.RUNNING, there.bench.clock.now + there.one.lease_s)
         assert await there.one.tell(held, Stage.HELD, {}) is None
-        assert await there.one.is_held(mine)
+        assert await there.one.held([mine]) == {mine.id}
         there.bench.clock.now += 30
-        assert await there.two.renew(mine) == there.bench.clock.now + there.two.lease_s
+        assert await there.two.renew([mine]) == there.bench.clock.now + there.two.lease_s
         done = await there.two.tell(mine, Stage.ENDED, {"status": "completed", "result": {}})
         assert done is not None
         assert await there.one.find(mine.id) == done
-        assert not await there.one.is_held(mine)
-        assert await there.one.renew(mine) == 0.0
+        assert not await there.one.held([mine])
+        before = await there.one.find(mine.id)
+        there.bench.clock.now += 1
+        await there.one.renew([mine])
+        assert await there.one.find(mine.id) == before, "what is lost is not held longer"
         assert await there.one.tell(done, Stage.ENDED, {"status": "cancelled"}) is None, "the end is the end"
 
 

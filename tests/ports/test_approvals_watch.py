@@ -193,16 +193,49 @@ async def test_more_than_may_wait_get_one_look(it: Bench) -> None:
     first.cancel()
 
 
-async def test_a_store_that_fails_is_told_to_all_who_wait(it: Bench) -> None:
-    """`StoreUnavailable` for each of them, and the next who waits is served again."""
+async def test_a_store_that_fails_is_told_to_all_who_come(it: Bench) -> None:
+    """`StoreUnavailable` for each of them at once, and the next who waits is served again."""
     watch, counted = watch_of(it, every_s=0.02)
     held = await it.held()
-    tasks = [asyncio.create_task(wait(watch, held.ticket.id)) for _ in range(5)]
-    await until(lambda: counted.looks > 1)
     counted.broken = StoreUnavailable("gone")
+    began = time.monotonic()
+    tasks = [asyncio.create_task(wait(watch, held.ticket.id)) for _ in range(5)]
     assert [type(one) for one in await asyncio.gather(*tasks, return_exceptions=True)] == [StoreUnavailable] * 5
+    assert time.monotonic() - began < 10
     counted.broken = None
     assert (await wait(watch, held.ticket.id, 0)) is not None
+
+
+async def test_a_store_that_fails_for_a_while_ends_no_waiting(it: Bench) -> None:
+    """Who waits already waits on, and is told of what moved meanwhile; at its deadline it is told the last look."""
+    watch, counted = watch_of(it, every_s=0.02)
+    held, other = await it.held(), await it.held(effect({"amount": 2}))
+    waiting = [asyncio.create_task(wait(watch, held.ticket.id)) for _ in range(3)]
+    brief = asyncio.create_task(wait(watch, other.ticket.id, 0.5))
+    await until(lambda: all(one.last is not None for one in watch._waiters) and len(watch._waiters) == 4)
+    counted.broken = StoreUnavailable("gone")
+    looks = counted.looks
+    await until(lambda: counted.looks > looks + 3)
+    assert not any(task.done() for task in waiting)
+    ended = await brief
+    assert ended is not None
+    assert ended.state is State.PENDING
+    await it.desk.act("approve", BOB, held.ticket.id)
+    counted.broken = None
+    assert [one and one.state for one in await asyncio.gather(*waiting)] == [State.APPROVED] * 3
+
+
+async def test_a_worker_that_stops_while_the_store_fails_keeps_nobody_waiting(it: Bench) -> None:
+    """Whoever waits is told what the last look found."""
+    watch, counted = watch_of(it, every_s=LONG_S)
+    held = await it.held()
+    waiting = asyncio.create_task(wait(watch, held.ticket.id))
+    await until(lambda: [one for one in watch._waiters if one.last is not None] != [])
+    counted.broken = StoreUnavailable("gone")
+    watch.hurry()
+    found = await asyncio.wait_for(waiting, 10)
+    assert found is not None
+    assert found.state is State.PENDING
 
 
 async def test_a_look_that_breaks_leaves_nobody_waiting(it: Bench) -> None:
