@@ -25,7 +25,11 @@ from policies.port import Policy
 from policies.verdict import MAX_GRANT_BYTES, ApprovalTerms, Effect, Verdict
 
 KEPT = 64
-"""Schemas that stay compiled."""
+KEPT_BYTES = 16 << 20
+"""Schemas that stay compiled, and what all of them may take."""
+
+HEAVIEST = 4 << 20
+"""What the patterns of one schema may take."""
 
 
 def read_terms(verdict: Verdict) -> Terms:
@@ -40,21 +44,31 @@ class Grants:
 
     implications: Implications = field(default_factory=dict)
     _compiled: OrderedDict[tuple[bytes, bool], Contract] = field(default_factory=OrderedDict)
+    _weight: int = 0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def contract(self, schema: Mapping[str, Any], *, closed: bool) -> Contract:
         """The schema, compiled; `closed`: what it does not name is not admitted. Raises `Unusable`."""
         text = orjson.dumps(schema)
         key = (text, closed)
-        if key in self._compiled:
-            self._compiled.move_to_end(key)
-            return self._compiled[key]
+        if (kept := self._kept(key)) is not None:
+            return kept
         if len(text) > MAX_GRANT_BYTES:
             raise Unusable(f"more than {MAX_GRANT_BYTES} bytes")
-        made = await asyncio.to_thread(Contract, schema, strict=closed, formats=True)
-        self._compiled[key] = made
-        if len(self._compiled) > KEPT:
-            self._compiled.popitem(last=False)
+        async with self._turn:  # one at a time: whoever asks for grants takes no more than one thread, and its memory
+            if (kept := self._kept(key)) is not None:
+                return kept
+            made = await asyncio.to_thread(Contract, schema, strict=closed, formats=True, heaviest=HEAVIEST)
+            self._compiled[key] = made
+            self._weight += made.weight
+            while len(self._compiled) > KEPT or self._weight > KEPT_BYTES:
+                self._weight -= self._compiled.popitem(last=False)[1].weight
         return made
+
+    def _kept(self, key: tuple[bytes, bool]) -> Contract | None:
+        if key in self._compiled:
+            self._compiled.move_to_end(key)
+        return self._compiled.get(key)
 
     async def admits(self, schema: Mapping[str, Any], call: Call, *, closed: bool) -> bool:
         """Whether the call's arguments fit a schema. One that is none fits nothing."""

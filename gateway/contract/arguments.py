@@ -48,6 +48,11 @@ _HARD_TEXTS: Final = 8_192
 _LINEAR: Final = RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
 _FANCY: Final = FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=_PATTERN_BYTES, dfa_size_limit=1 << 18)
 _MAX_PATTERNS: Final = 200
+_SMALL_BYTES: Final = 16_384
+_SMALL: Final = RegexOptions(size_limit=_SMALL_BYTES, dfa_size_limit=1 << 18)
+
+MAX_PATTERN_BYTES: Final = 16 << 20
+"""What the patterns of one schema may take when compiled: a short text can make a megabyte of each."""
 
 _SENTENCE: Final = "The tool was not run: its arguments do not fit its inputSchema."
 
@@ -99,12 +104,15 @@ class Contract:
     """What a tool's arguments must be. Made once, from the tool's `inputSchema`; raises `Unusable` where it is none.
 
     `weight` is what keeping it costs (bytes, roughly). One that is `rest`ed holds no compiled schema any more and is
-    slower, never laxer. `formats`: whether `format` is asserted, which the revision leaves open and a grant needs.
+    slower, never laxer. `formats`: whether `format` is asserted, which the revision leaves open and a grant needs;
+    `heaviest`: bytes that its patterns may take.
     """
 
     __slots__ = ("_branches", "_formats", "_hard", "_open", "_required", "_text", "_validator", "_weights", "weight")
 
-    def __init__(self, schema: Schema, *, strict: bool, formats: bool = False) -> None:
+    def __init__(
+        self, schema: Schema, *, strict: bool, formats: bool = False, heaviest: int = MAX_PATTERN_BYTES
+    ) -> None:
         if len(orjson.dumps(schema)) > MAX_SCHEMA_BYTES:
             raise Unusable("too large a schema")
         modern = modernise(schema, formats=formats)
@@ -123,7 +131,7 @@ class Contract:
         if self._weights.values[0] > MOST_WORK:
             raise Unusable("references that multiply")
         self._hard: _Hard | None = None
-        patterns = self._sort_patterns(effort.schemas)
+        patterns = self._sort_patterns(effort.schemas, heaviest)
         self._required = [name for name in modern.get("required", ()) if isinstance(name, str)][:MOST]
         closed = False in (modern.get("additionalProperties"), modern.get("unevaluatedProperties"))
         plain = modern.keys().isdisjoint(("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"))
@@ -131,7 +139,7 @@ class Contract:
         self._branches = any(not found.keys().isdisjoint(("anyOf", "oneOf")) for found in effort.schemas)
         self._text = orjson.dumps(modern).decode()
         self._formats = formats
-        self.weight = len(self._text) + 16_384 * patterns
+        self.weight = len(self._text) + patterns
         self._validator: Validator | None = self._compile()
 
     def admits(self, arguments: Mapping[str, Any], text: bytes) -> bool:
@@ -190,19 +198,27 @@ class Contract:
             places.append("/properties")
         return lines, places
 
-    def _sort_patterns(self, schemas: Sequence[dict[str, Any]]) -> int:
-        """Have those patterns tried with a limit that a linear engine can't take -> how many patterns there are."""
+    def _sort_patterns(self, schemas: Sequence[dict[str, Any]], heaviest: int) -> int:
+        """Have those patterns tried with a limit that a linear engine can't take -> what they take (bytes, at most).
+
+        Bounded before the whole is compiled: the first pattern too many ends it.
+        """
         with_pattern = [found for found in schemas if isinstance(found.get("pattern"), str)]
-        count = len(with_pattern) + sum(len(found.get("patternProperties", ())) for found in schemas)
-        if count > _MAX_PATTERNS:
+        names = [pattern for found in schemas for pattern in found.get("patternProperties", ())]
+        if len(with_pattern) + len(names) > _MAX_PATTERNS:
             raise Unusable(f"more than {_MAX_PATTERNS} patterns")
+        taken = 0
+        for pattern in (*(found["pattern"] for found in with_pattern), *names):
+            taken += _SMALL_BYTES if _compiles(pattern, _SMALL) else _PATTERN_BYTES
+            if taken > heaviest:
+                raise Unusable(f"patterns that take more than {heaviest} bytes")
         for found in schemas:
             found.pop(HARD_PATTERN, None)
         for found in with_pattern:
             if not _compiles(found["pattern"], _LINEAR) and _compiles(found["pattern"], _FANCY):
                 found[HARD_PATTERN] = found.pop("pattern")
                 self._hard = self._hard or _Hard()
-        return count
+        return taken
 
     def _compile(self) -> Validator:
         keywords = {} if self._hard is None else {HARD_PATTERN: self._hard.keyword()}

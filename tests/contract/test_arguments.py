@@ -257,6 +257,8 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"pattern": "(a{1000}){1000}"}, "that can be compiled"),
     ({"patternProperties": {"(?=a)b": {}}}, "that can be compiled"),
     ({"properties": {f"a{number}": {"pattern": "a"} for number in range(201)}}, "patterns"),
+    ({"properties": {f"a{number}": {"pattern": "[^a]{1040}"} for number in range(20)}}, "patterns that take more"),
+    ({"patternProperties": {f"[^a]{{10{number}}}": {} for number in range(10, 30)}}, "patterns that take more"),
     ({"properties": {f"a{number}": {} for number in range(5001)}}, "more than 5000 schemas"),
     ({"enum": ["x" * MAX_SCHEMA_BYTES]}, "too large"),
 ]

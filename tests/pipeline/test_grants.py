@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from approvals.approvers import Person
 from approvals.ticket import Unapprovable
 from gateway.contract.refusals import Refusal, Refused
 from gateway.foresight import Foresight
+from gateway.grants import KEPT_BYTES, Grants
 from policies.verdict import ApprovalTerms, Effect, PolicyUnavailable, Verdict
 from tests.contract.asking import message
 from tests.pipeline.house import ALLOW, APPROVE, DENY, SERVER, InnerHouse, inner_house
@@ -176,7 +178,9 @@ async def test_what_a_server_asks_back_is_not_covered(tmp_path: Path) -> None:
     [
         {"type": "no such type"}, {"properties": {"s": {"format": "iban"}}}, {"$ref": "https://evil.example/schema"},
         {"$schema": "https://evil.example/meta"}, {"description": "x" * 20_000}, {"$ref": "#/$defs/absent"},
-        {"properties": {"s": {"pattern": "("}}}, {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {"properties": {"s": {"pattern": "("}}},
+        {"properties": {f"p{number}": {"pattern": "[^a]{1040}"} for number in range(8)}},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
     ],
 )  # fmt: skip
 async def test_a_schema_that_can_not_be_held_to_is_refused(tmp_path: Path, schema: dict[str, Any]) -> None:
@@ -228,3 +232,17 @@ async def test_a_changed_tool_ends_its_grants(tmp_path: Path) -> None:
         assert status == 403
         assert (await house.ticket(ticket))["state"] == "revoked"
         assert not house.forwarded
+
+
+async def test_what_is_compiled_is_bounded_by_what_it_takes() -> None:
+    """Whoever may ask for grants fills no memory with schemas: of small texts with large patterns few are kept."""
+    grants = Grants()
+    for number in range(40):
+        pattern = f"[^a]{{{1000 + number}}}"
+        contract = await grants.contract({"properties": {"s": {"pattern": pattern}}}, closed=True)
+        assert contract.weight > 1 << 20  # what such a pattern can take
+        assert contract is await grants.contract({"properties": {"s": {"pattern": pattern}}}, closed=True)
+    assert sum(one.weight for one in grants._compiled.values()) == grants._weight <= KEPT_BYTES
+    assert len(grants._compiled) > 3
+    await asyncio.gather(*[grants.contract({"maximum": 1}, closed=False) for _ in range(9)])
+    assert sum(one.weight for one in grants._compiled.values()) == grants._weight
