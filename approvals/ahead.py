@@ -17,7 +17,7 @@ WRONG: Mapping[str, str] = {
     "not_json": "not JSON",
     "not_an_object": "not a JSON object",
     "too_deep": "nested too deeply",
-    "ambiguous": "a member stands twice in an object",
+    "ambiguous": "a member stands twice in an object, or a number is beyond 64 bits",
     "too_long": f"more than {MOST_BYTES} bytes",
 }
 

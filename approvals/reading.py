@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ class Unreadable(ValueError):  # noqa: N818 - what the text is
 
 def read_text(text: bytes) -> dict[str, Any]:
     """JSON text -> the object. Raises `Unreadable`: `not_json`, `not_an_object`, `too_deep`, `ambiguous` (a member
-    that stands twice, at any depth).
+    that stands twice, at any depth; a number that 64-bit readers would change).
     """
     try:
         value = orjson.loads(text)
@@ -26,13 +27,26 @@ def read_text(text: bytes) -> dict[str, Any]:
         raise Unreadable("not_an_object")
     if _depth_exceeds(value, DEPTH):
         raise Unreadable("too_deep")
-    json.loads(text, object_pairs_hook=_once)
+    json.loads(text, object_pairs_hook=_once, parse_int=_integer, parse_float=_float)
     return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) != len(pairs):
         raise Unreadable("ambiguous")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= (number := int(digits)) < 2**64:
+        raise Unreadable("ambiguous")
+    return number
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if number == 0 and re.match(r"-?[0.]*[1-9]", digits):
+        raise Unreadable("ambiguous")
+    return number
 
 
 def _depth_exceeds(value: Any, depth: int) -> bool:

@@ -328,6 +328,7 @@ ASK = ("request", "--server", "bank", "--tool", "pay")
     [
         (("--arguments", "-"), b'{"a": 1, "a": 2}', "--arguments: a member stands twice"),
         (("--arguments", "-"), b'{"x": {"a": 1, "a": 2}}', "--arguments: a member stands twice"),
+        (("--arguments", "-"), b'{"n": 18446744073709551617}', "or a number is beyond 64 bits"),
         (("--arguments", "-"), b"[1]", "--arguments: not a JSON object"),
         (("--arguments", "-"), b"{'a': 1}", "--arguments: not JSON"),
         (("--arguments", "-"), b"", "--arguments: not JSON"),
