@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
-import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import httpx
 
 from approvals.notify import NotDelivered
 from approvals.telling import Hook, read_secrets
+from gateway.lookups import Lookups
 from gateway.upstream.target import Address, ReplicaAddress, ReplicaRefused, check_address, check_replica_url
 
 CONNECT_S = 3.0
@@ -64,6 +64,7 @@ class WebhookSender:
     def __init__(self, webhooks: Sequence[Webhook], *, tls: ssl.SSLContext | None = None) -> None:
         self._addresses = {webhook.hook.id: webhook.address for webhook in webhooks}
         self._tls = tls
+        self._lookups = Lookups()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
@@ -92,7 +93,7 @@ class WebhookSender:
 
     async def _deliver(self, target: ReplicaAddress, body: bytes, headers: Mapping[str, str]) -> None:
         why = "no_address"
-        for address in (await _resolve(target))[:ADDRESSES]:
+        for address in (await self._resolve(target))[:ADDRESSES]:
             try:
                 return await self._post(target, address, body, headers)
             except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -102,6 +103,20 @@ class WebhookSender:
             except httpx.HTTPError as error:
                 raise NotDelivered(type(error).__name__.lower()) from None
         raise NotDelivered(why)
+
+    async def _resolve(self, target: ReplicaAddress) -> list[Address]:
+        """The addresses of the receiver's name. Raises `NotDelivered` for none, or for one that is no destination."""
+        try:
+            found = await self._lookups.find(target.host, target.port)
+        except (OSError, UnicodeError):
+            raise NotDelivered("no_address") from None
+        addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+        try:
+            for address in addresses:
+                check_address(address, loopback=target.on_loopback)
+        except ReplicaRefused:
+            raise NotDelivered("address_refused") from None
+        return list(dict.fromkeys(addresses))
 
     async def _post(self, target: ReplicaAddress, address: Address, body: bytes, headers: Mapping[str, str]) -> None:
         shown = f"[{address}]" if address.version == 6 else str(address)
@@ -121,21 +136,6 @@ class WebhookSender:
                 )
         finally:
             await response.aclose()  # unread: what a receiver says beside its status is nothing to us
-
-
-async def _resolve(target: ReplicaAddress) -> list[Address]:
-    """The addresses of the receiver's name. Raises `NotDelivered` for none, or for one that is no destination."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise NotDelivered("no_address") from None
-    addresses = [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
-    try:
-        for address in addresses:
-            check_address(address, loopback=target.on_loopback)
-    except ReplicaRefused:
-        raise NotDelivered("address_refused") from None
-    return list(dict.fromkeys(addresses))
 
 
 def _retry_after(response: httpx.Response) -> float:

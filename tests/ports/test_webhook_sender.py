@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from approvals.notify import NotDelivered
 from gateway import webhooks
 from gateway.upstream.target import ReplicaAddress
 from gateway.webhooks import Webhook, WebhookSender, make_webhook
-from tests.support.upstream import Exchange, ScriptedUpstream, http
+from tests.support.upstream import Exchange, ScriptedUpstream, eventually, http
 
 SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 HEADERS = {"content-type": "application/json", "webhook-id": "msg_1", "webhook-timestamp": "1"}
@@ -141,21 +142,53 @@ async def test_a_name_that_leads_inside_is_not_followed(monkeypatch: pytest.Monk
     good = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 443))
     bad = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 443, 0, 0))
 
-    async def resolve(*_: Any, **__: Any) -> list[Any]:
+    def resolve(*_: Any, **__: Any) -> list[Any]:
         return [good, bad]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert await deliver(webhook("https://hooks.example/")) == "address_refused"
 
 
 async def test_a_name_without_address_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can't be resolved is tried again later, like anything else."""
 
-    async def resolve(*_: Any, **__: Any) -> list[Any]:
+    def resolve(*_: Any, **__: Any) -> list[Any]:
         raise socket.gaierror(8, "unknown")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     assert await deliver(webhook("https://hooks.example/")) == "no_address"
+
+
+async def test_a_resolver_that_hangs_keeps_nothing_that_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attempts fail in time, all on one thread; what else leaves the event loop, and another receiver, go on."""
+    monkeypatch.setattr(webhooks, "ANSWER_S", 0.2)
+    answered, resolve = threading.Event(), socket.getaddrinfo
+    asked: list[str] = []
+
+    def hang(host: str, *more: Any, **named: Any) -> Any:
+        if host == "hooks.example":
+            asked.append(host)
+            answered.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "in vain")
+        return resolve(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    hanging = webhook("https://hooks.example/")
+    async with ScriptedUpstream(says) as receiver:
+        well = webhook(f"http://127.0.0.1:{receiver.port}/")
+        async with sender(hanging, well) as send:
+            tries = [send(hanging.hook.id, b"{}", HEADERS) for _ in range(64)]
+            whys = await asyncio.gather(*tries, return_exceptions=True)
+            assert {getattr(why, "why", why) for why in whys} == {"timeout"}
+            assert asked == ["hooks.example"]
+            async with asyncio.timeout(30):
+                assert await asyncio.to_thread(lambda: "free") == "free"
+                await send(well.hook.id, b"{}", HEADERS)
+            answered.set()
+            await eventually(lambda: not send._lookups._under_way)
+            with pytest.raises(NotDelivered, match="no_address"):
+                await send(hanging.hook.id, b"{}", HEADERS)
+    assert len(receiver.seen) == 1
 
 
 @pytest.mark.parametrize("trusted", [True, False])
