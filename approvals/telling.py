@@ -123,7 +123,7 @@ def _json(event: str, ticket: Ticket, told: Told, now: float) -> bytes:
         "server": asked.server,
         "environment": asked.environment,
         "method": asked.method,
-        "name": _name(ticket),
+        "name": _name(ticket, told),
         "requester": {name: _cut(getattr(asked, name)) for name in ("issuer", "subject", "client")},
         "reasons": list(ticket.reasons),
         "uses": ticket.uses,
@@ -141,7 +141,7 @@ def _slack(event: str, ticket: Ticket, told: Told) -> bytes:
     where = _code(asked.server) + (f" ({_code(asked.environment)})" if asked.environment else "")
     by = f" by {_code(asked.client)}" if asked.client else ""
     lines = [
-        f"{HEADLINES[event]}: {_code(_name(ticket))} on {where}"
+        f"{HEADLINES[event]}: {_code(_name(ticket, told))} on {where}"
         + (GRANT.format(ticket.uses) if asked.is_grant else ""),
         f"For {_code(asked.subject)}{by}",
         f"Why: {', '.join(map(_code, ticket.reasons)) or '-'}",
@@ -160,15 +160,18 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _name(ticket: Ticket) -> str:
+def _name(ticket: Ticket, told: Told) -> str:
     """The tool's or prompt's name; a resource's URI without what can be secret in it."""
     name = ticket.asked.name
     if ticket.asked.method != "resources/read":
         return _cut(name)
+    if name[:5].lower() == "data:":  # which is its own content
+        return "data:…"
     path = name.split("?", 1)[0].split("#", 1)[0]
     scheme, mark, rest = path.partition("//")
     authority, slash, below = rest.partition("/")
     shown = f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{below}"
+    shown = told.conceal(shown)
     return _cut(shown if path == name else f"{shown}?…")
 
 

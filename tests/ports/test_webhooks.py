@@ -75,6 +75,7 @@ class Office:
 
     def __init__(self, it: Bench, mail: Outbox, clock: Clock) -> None:
         self.it = it
+        self.mail = mail
         self.post = Post()
         self.told: list[Attempt] = []
         self.courier = Watched(
@@ -455,6 +456,20 @@ async def test_a_resource_is_named_without_what_can_be_secret_in_it(path: Path) 
             body = message(form, "new", held.ticket, Told(PAGE), 0.0)
             assert b"canary" not in body
             assert b"https://files.example/a?" in body
+
+
+@pytest.mark.parametrize(
+    "uri", ["data:text/plain,CANARY", "DATA:;base64,CANARY", "vault://keys/CANARY/latest", "vault:CANARY"]
+)
+async def test_nor_is_its_content_or_a_secret_in_its_path(path: Path, uri: str) -> None:
+    """A `data:` URI is what it holds; a token in a path is hidden like one in a value."""
+    canary = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT" + "1vW4xY7zA0cD3fG6"
+    async with office(path) as at:
+        held = await at.it.held(effect({}, name=uri.replace("CANARY", canary), method="resources/read"))
+        for form in FORMS:
+            body = message(form, "new", held.ticket, at.mail._told, 0.0).decode()
+            assert canary not in body
+            assert uri.partition(":")[0].lower() + ":" in body
 
 
 async def test_a_message_is_small_whatever_the_call(path: Path) -> None:
