@@ -444,7 +444,7 @@ class Ledger:
             select(uses).where(uses.c.ticket_id.in_([row.id for row in rows])).order_by(uses.c.claimed_at, uses.c.id)
         )
         for run in (await self.connection.execute(runs)).all():
-            one = {"state": run.state, "at": run.at, "resolved": run.resolved_at is not None}
+            one = {"use": run.id, "state": run.state, "at": run.at, "resolved": run.resolved_at is not None}
             ran.setdefault(run.ticket_id, []).append(one)
         filed = []
         for row in rows:

@@ -115,11 +115,16 @@ async def test_the_story_of_a_grant(it: Bench) -> None:
 
 
 async def test_each_record_names_the_very_call(it: Bench) -> None:
-    """What ran under a grant is told by its own effect, not by the grant's: claim, sent and end alike."""
-    await granted(it)
+    """What ran under a grant is told by its own effect, not by the grant's: claim, sent and end alike; the ticket's
+    runs name the uses, so that whoever looks at it finds the records.
+    """
+    ticket_id = await granted(it)
     await run(it, pay(7))
+    await run(it, pay(8))
     told = [(one.verb, one.ticket.asked.digest) for one in it.journal.kept if one.use_id]
-    assert told == [(verb, pay(7).digest) for verb in ("claim", "sent", "executed")]
+    assert told == [(verb, pay(n).digest) for n in (7, 8) for verb in ("claim", "sent", "executed")]
+    runs = [one["use"] for one in (await it.desk.show(BOB, ticket_id))["runs"]]
+    assert sorted(runs) == sorted({one.use_id for one in it.journal.kept if one.use_id})
 
 
 @pytest.mark.parametrize(
