@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gateway.contract.fingerprint import canonical
 MAX_CHECKPOINT: Final = 4096
 """Bytes of a line: appended in one write, which processes of one host do not mix."""
 
+_BEGIN: Final = b'{"count":'
 _LABEL: Final = b"ostiary checkpoint v1\0"
 _SIGNED: Final = frozenset({"count", "head", "key", "signature", "time", "writer"})
 
@@ -106,18 +107,35 @@ def read_checkpoint(line: bytes, trusted: Sequence[VerifyKey] = ()) -> Checkpoin
 
 
 def read_checkpoints(file: Path, trusted: Sequence[VerifyKey] = ()) -> list[Checkpoint]:
-    """All of a file. Raises `ValueError` naming the line, or `OSError`."""
+    """All of a file; lines that were not finished are left out. Raises `ValueError` naming the line, or `OSError`."""
     points: dict[Checkpoint, None] = {}
+    for number, line in _lines_of(file):
+        if not _is_unfinished(line):
+            try:
+                points[read_checkpoint(line, trusted)] = None
+            except ValueError as error:
+                raise ValueError(f"{file}, line {number}: {error}") from None
+    return list(points)
+
+
+def count_unfinished(file: Path) -> int:
+    """The lines that a crash, or a full disk, of the second place left half-written. Raises `OSError`."""
+    return sum(_is_unfinished(line) for _, line in _lines_of(file))
+
+
+def _lines_of(file: Path) -> Iterator[tuple[int, bytes]]:
     with file.open("rb") as lines:
         number = 0
         while line := lines.readline(MAX_CHECKPOINT + 1):
             number += 1
             if line.strip():
-                try:
-                    points[read_checkpoint(line, trusted)] = None
-                except ValueError as error:
-                    raise ValueError(f"{file}, line {number}: {error}") from None
-    return list(points)
+                yield number, line
+
+
+def _is_unfinished(line: bytes) -> bool:
+    """Whether it is the beginning of a checkpoint, and no more: who made it so could have removed it as well."""
+    told = line.rstrip(b"\n")
+    return not told.endswith(b"}") and told[: len(_BEGIN)] == _BEGIN[: len(told)]
 
 
 def _is_point(told: dict[str, Any]) -> bool:

@@ -18,14 +18,15 @@ from typing import Final
 import click
 import orjson
 
-from gateway.audit.checkpoints import read_checkpoints, write_checkpoint
+from gateway.audit.checkpoints import count_unfinished, write_checkpoint
 from gateway.audit.evidence import Judgement, is_export, judge_export
 from gateway.audit.exporting import export
-from gateway.audit.keys import anchors_of, public_key, signing_key
+from gateway.audit.keys import anchors_of, checkpoints_in, public_key, signing_key
 from gateway.audit.place import AnyChain, chains_of, give_up, place_of, placed
 from gateway.audit.query import time_of
 from gateway.audit.reading import TableFollower
 from gateway.audit.searching import search
+from gateway.audit.segments import segments_of
 from gateway.audit.tail import Follower, show
 from gateway.audit.trail import ChainOfFiles
 from gateway.audit.verify import Report, verify_all
@@ -70,16 +71,15 @@ def verify(
     """Judge every chain; name the first bad record of each that is broken."""
     chains = chains_of(ctx, config, files)
     trusted = [public_key(text) for text in keys]
+    configured = False
     if config is not None:
         place = place_of(ctx, config)
-        if points is None and place.checkpoints is not None and place.checkpoints.exists():
-            points = place.checkpoints
+        if points is None and place.checkpoints is not None:
+            points, configured = place.checkpoints, True
             trusted = trusted or ([place.key.public] if place.key else [])
-    try:
-        checkpoints = read_checkpoints(points, trusted) if points else []
-    except (OSError, ValueError) as error:
-        give_up(f"checkpoints: {error}")
-    exports = [one.slot for one in chains if isinstance(one, ChainOfFiles) and _is_export(one.slot)]
+    checkpoints = checkpoints_in(points, trusted, configured=configured) if points else []
+    # A configured place holds the record and nothing else: an export there is a record that was swapped.
+    exports = [] if config else [one.slot for one in chains if isinstance(one, ChainOfFiles) and _is_export(one)]
     chains = [one for one in chains if not (isinstance(one, ChainOfFiles) and one.slot in exports)]
     judged = [judge_export(path, trusted, checkpoints) for path in exports]
     # Who judges an export has no chains to find missing.
@@ -89,7 +89,11 @@ def verify(
         click.echo(orjson.dumps(report.as_json()).decode() if as_json else _sentence(report))
     if points is not None and not as_json:
         whose = f"signed by {', '.join(key.id for key in trusted)}" if trusted else "signatures not looked at"
-        click.echo(f"compared with {len(checkpoints)} checkpoints of {points}, {whose}")
+        torn = count_unfinished(points)
+        left = f"; {torn} unfinished {'line' if torn == 1 else 'lines'} left out" if torn else ""
+        click.echo(f"compared with {len(checkpoints)} checkpoints of {points}, {whose}{left}")
+    elif reports and not as_json:
+        click.echo("compared with no checkpoints: a cut tail, or a chain written anew, would not show")
     _leave(reports, judged)
 
 
@@ -129,7 +133,8 @@ def checkpoint(
         click.echo(text, nl=False)
         return
     try:
-        with output.open("ab") as file:
+        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "ab") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -137,9 +142,10 @@ def checkpoint(
         give_up(f"{output}: {error.strerror or error}")
 
 
-def _is_export(path: Path) -> bool:
+def _is_export(chain: ChainOfFiles) -> bool:
+    """Whether it is one, alone; beside other files of a record it stands in the place of a chain."""
     try:
-        return is_export(path)
+        return chain.writer is None and not segments_of(chain.slot) and is_export(chain.slot)
     except OSError:
         return False  # said when it is judged as a chain
 

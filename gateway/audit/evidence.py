@@ -24,6 +24,8 @@ from gateway.contract.fingerprint import canonical
 _LABEL: Final = b"ostiary export v1\0"
 _GAP: Final = b'{"gap":'
 _STATEMENT: Final = b'{"export":'
+_STATED: Final = frozenset({"version", "time", "filter", "chains", "sha256", "key"})
+_CHAIN: Final = frozenset({"writer", "first", "count", "head", "records", "gaps"})
 
 
 @dataclass(slots=True)
@@ -120,10 +122,13 @@ def judge_export(path: Path, trusted: Sequence[VerifyKey], checkpoints: Sequence
         if why:
             return Judgement(path, finding=Finding(0, 0, why, "unsigned" if "signed" in why else "altered"))
         judge = _Judge(told["chains"], checkpoints)
+        before = b""
         for line in lines_of(fd):
-            if line == last or judge.fault is not None:
+            if before:  # the last line is the statement; a copy of it further up is a line like another
+                judge.read(before)
+            if judge.fault is not None:
                 break
-            judge.read(line)
+            before = line
     finally:
         os.close(fd)
     finding = judge.end(told["sha256"])
@@ -134,14 +139,12 @@ def _read_statement(line: bytes, trusted: Sequence[VerifyKey]) -> tuple[dict[str
     try:
         document = orjson.loads(line)
         told = document["export"]
-        chains = [
-            {name: chain[name] for name in ("writer", "first", "count", "head", "records", "gaps")}
-            for chain in told["chains"]
-        ]
-        shapes = all(type(chain[name]) is int for chain in chains for name in ("writer", "first", "count", "records"))
-        if told["version"] != 1 or not shapes or not isinstance(told["sha256"], str):
+        if told.keys() != _STATED or type(told["version"]) is not int or told["version"] != 1:
             raise ValueError("another version")
-    except (ValueError, KeyError, TypeError) as error:
+        texts = isinstance(told["sha256"], str) and isinstance(told["time"], str)
+        if not texts or not isinstance(told["key"], str | None) or not all(map(_is_chain, told["chains"])):
+            raise ValueError("its members are of another form")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"its last line is no statement of an export: {error}"
     if trusted:
         known = [key for key in trusted if key.id == told["key"]]
@@ -150,6 +153,16 @@ def _read_statement(line: bytes, trusted: Sequence[VerifyKey]) -> tuple[dict[str
         if not any(key.has_signed(_LABEL, told, str(document.get("signature"))) for key in known):
             return {}, "its signature is wrong: the statement was changed, or made up"
     return told, ""
+
+
+def _is_chain(told: Any) -> bool:
+    if not isinstance(told, dict) or told.keys() != _CHAIN or not isinstance(told["head"], str):
+        return False
+    return all(_is_number(told[name]) for name in _CHAIN - {"head"})
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
 
 
 class _Judge:
@@ -194,7 +207,8 @@ class _Judge:
         try:
             gap = orjson.loads(line)["gap"]
             writer, since, to = gap["writer"], gap["from"], gap["to"]
-            if len(line) > MAX_LINE or not since <= to:
+            numbers = _is_number(writer) and _is_number(since) and _is_number(to)
+            if len(line) > MAX_LINE or not numbers or not since <= to:
                 raise ValueError("no gap")
         except (ValueError, KeyError, TypeError):
             self._break("neither a record nor a gap", "altered")

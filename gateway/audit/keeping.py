@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,17 +68,24 @@ class CheckpointFile:
 
     def __init__(self, file: Path) -> None:
         self._file: Final = file
+        self._one: Final = threading.Lock()  # a write whose waiter was cancelled goes on, and comes before the next
 
     async def keep(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
         """See the protocol."""
         return await asyncio.to_thread(self._append, points)
 
     def _append(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
+        with self._one:
+            return self._append_alone(points)
+
+    def _append_alone(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
         new = not self._file.exists()
         fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             for line in points.values():
-                if os.write(fd, line) != len(line):
+                # What a crash, or a full disk, left half-written is ended first: one write, so others may write too.
+                text = b"\n" + line if self._is_torn() else line
+                if os.write(fd, text) != len(text):
                     raise OSError("only a part of a checkpoint could be written")
             os.fsync(fd)
         finally:
@@ -85,6 +93,12 @@ class CheckpointFile:
         if new:
             sync_folder(self._file.parent)
         return set(points)
+
+    def _is_torn(self) -> bool:
+        with contextlib.suppress(OSError), self._file.open("rb") as there:
+            end = there.seek(0, os.SEEK_END)
+            return end > 0 and os.pread(there.fileno(), 1, end - 1) != b"\n"
+        return False
 
     def known(self, key: SigningKey, wanted: Collection[Checkpoint]) -> set[Checkpoint]:
         """Which of the wanted ones the file holds, signed by the key; other lines are passed over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,12 +16,23 @@ from gateway.contract.chain import Checkpoint
 def anchors_of(ctx: click.Context, config: Path | None, key: SigningKey | None) -> list[Checkpoint]:
     """The configured second place's checkpoints: a chain whose oldest files are gone begins at one of them."""
     place = place_of(ctx, config) if config else None
-    if place is None or place.checkpoints is None or not place.checkpoints.exists():
+    if place is None or place.checkpoints is None:
         return []
+    return checkpoints_in(place.checkpoints, (key.public,) if key else (), configured=True)
+
+
+def checkpoints_in(file: Path, trusted: Sequence[VerifyKey], *, configured: bool) -> list[Checkpoint]:
+    """The file's checkpoints. Ends the program where they can't be read.
+
+    Also where a configured place holds none: whoever cut the record may have taken them away.
+    """
     try:
-        return read_checkpoints(place.checkpoints, (key.public,) if key else ())
+        points = read_checkpoints(file, trusted)
     except (OSError, ValueError) as error:
         give_up(f"checkpoints: {error}")
+    if configured and not points:
+        give_up(f"checkpoints: {file} holds none, and audit.checkpoints.file says that they are there")
+    return points
 
 
 def signing_key(ctx: click.Context, config: Path | None, key_env: str | None) -> SigningKey | None:

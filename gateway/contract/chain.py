@@ -69,8 +69,9 @@ class Chain:
     """Judges one chain, line by line, in constant memory. `fault` is the first break; nothing after it is judged.
 
     `writer` is the slot that the chain must belong to (`None`: whichever its first record names); `checkpoints` of
-    other writers are ignored. A chain begins with record 1, or where a checkpoint says that earlier records ended:
-    `first`. `line` counts lines; who reads several files sets it back to 0 at each.
+    other writers are ignored. A chain begins with record 1, or where a checkpoint says that earlier records ended
+    (`first`) if a record of it says that they were removed. `line` counts lines; who reads several files sets it
+    back to 0 at each.
     """
 
     writer: int | None = None
@@ -84,13 +85,20 @@ class Chain:
     _last: int = 0
     _agreed: int = 0
     _before: str = ZERO
+    _removal_told: bool = False
 
     def __post_init__(self) -> None:
+        if self.writer is not None and (why := self._expect(self.writer)):
+            self._break("checkpoints_disagree", why)
+
+    def _expect(self, writer: int) -> str:
+        """Compare with the checkpoints of this writer from now on -> what is wrong with them."""
         for point in self.checkpoints:
-            if self.writer is None or point.writer == self.writer:
+            if point.writer == writer:
                 if self._expected.setdefault(point.count, point.head) != point.head:
-                    self._break("checkpoints_disagree", f"two checkpoints disagree about record {point.count}")
+                    return f"two checkpoints disagree about record {point.count}"
                 self._last = max(self._last, point.count)
+        return ""
 
     def read(self, line: bytes) -> Mapping[str, Any] | None:
         """The next line, its newline included -> the record, or `None` once the chain is broken.
@@ -106,10 +114,19 @@ class Chain:
             self._break(kind, why)
             return None
         self.count += 1
+        if self.first > 1 and record.get("act") == "segments_removed":
+            self._read_removal(record.get("facts"))
         return record
 
     def end(self) -> Finding | None:
         """No more lines: compare with the checkpoints. Returns the fault, if there is one."""
+        if self.writer is None:  # nothing was read: whosever it was, a second place remembers records
+            self._last = max((point.count for point in self.checkpoints), default=0)
+        if self.fault is None and self.first > 1 and not self._removal_told:
+            told = (
+                f"the chain begins with record {self.first}, and no record of it says that those before were removed"
+            )
+            self.fault = Finding(1, 1, told, "head_cut")
         if self.fault is None and self._last > self.count:
             self.line += 1
             self._break(
@@ -120,6 +137,12 @@ class Chain:
 
     def _break(self, kind: str, why: str) -> None:
         self.fault = Finding(line=max(self.line, 1), seq=self.count + 1, why=why, kind=kind)
+
+    def _read_removal(self, facts: Any) -> None:
+        """Retention removes the oldest files one by one: a crash may leave some of those that it had told of."""
+        to, head = (facts.get("to"), facts.get("head")) if isinstance(facts, dict) else (None, None)
+        if type(to) is int and (to >= self.first or (to == self.first - 1 and self._expected.get(to) == head)):
+            self._removal_told = True
 
     def _look(self, line: bytes) -> None:
         """Is the record that belongs where the chain broke still there, further down?"""
@@ -139,6 +162,8 @@ class Chain:
         seq, digest, prev = record["seq"], record["hash"], record["prev"]
         if self.writer is None:
             self.writer = record["writer"]
+            if disagree := self._expect(record["writer"]):
+                return "checkpoints_disagree", disagree, record
         if record["writer"] != self.writer:
             return "swapped", f"it belongs to writer {record['writer']}, not {self.writer}", record
         if not self.count and seq > 1 and self._expected.get(seq - 1) == prev:

@@ -17,14 +17,17 @@ import rfc8785
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from gateway.audit import keeping as keeping_of
 from gateway.audit.checkpoints import SigningKey, read_checkpoint, read_checkpoints, write_checkpoint
 from gateway.audit.commands import audit
 from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping
+from gateway.audit.place import Place
 from gateway.audit.segments import segments_of
 from gateway.audit.verify import verify_file
 from gateway.contract.chain import ZERO, Checkpoint, chain
+from gateway.contract.record import admin_record
 from tests.ports.test_audit import decision, opened, outcome, records_of, whole
 from tests.ports.test_audit_rotation import all_records, call
 
@@ -100,8 +103,11 @@ def test_a_key_of_another_form_is_refused_unquoted(text: str) -> None:
     assert repr(KEY) == f"SigningKey({KEY.public.id})"
 
 
-async def test_every_rotated_files_end_and_the_chains_own_are_kept(file: Path, kept: Path) -> None:
+async def test_every_rotated_files_end_and_the_chains_own_are_kept(
+    file: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last checkpoint is of the record `stopped`; nothing after it; all are signed and agree with the chain."""
+    monkeypatch.setattr(keeping_of, "_CLOSE_S", 20.0)  # the disk of a loaded machine is not the rule
     sink = await opened(file, rotate_bytes=5000)
     keeping = keeper(sink, file, kept)
     keeping.start()
@@ -254,6 +260,124 @@ async def test_checkpoints_that_were_tampered_with_are_no_agreement(compared: tu
     assert (result.exit_code, "writer 4, whose file is not here [file_missing]" in result.output) == (1, True)
 
 
+class Configured:
+    """A house whose configuration names a second place."""
+
+    def __init__(self, file: Path, kept: Path) -> None:
+        self.place = Place(file, checkpoints=kept, key=KEY)
+
+    def audit_place(self, _: Path) -> Place:
+        return self.place
+
+
+def by_config(file: Path, kept: Path, command: str = "verify", *words: str) -> Result:
+    return CliRunner().invoke(audit, [command, "--config", "x", *words], obj=Configured(file, kept))
+
+
+@pytest.mark.parametrize("gone", ["removed", "emptied"])
+async def test_a_configured_second_place_that_is_gone_is_no_agreement(compared: tuple[Path, Path], gone: str) -> None:
+    """AUD-06: whoever cuts the record and takes the checkpoints away is not told `whole`."""
+    file, kept = compared
+    assert by_config(file, kept).exit_code == 0
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-3]))
+    assert by_config(file, kept).exit_code == 1
+    if gone == "removed":
+        kept.unlink()
+    else:
+        kept.write_bytes(b"")
+    result = by_config(file, kept)
+    assert result.exit_code == 2, result.output
+    assert "checkpoints" in result.stderr
+
+
+async def test_one_writers_file_is_judged_by_its_own_checkpoints(file: Path, kept: Path) -> None:
+    """A copy of one file, named alone: what a second place remembers of other writers is not about it."""
+    sinks = [await opened(file) for _ in range(3)]
+    points = []
+    for n, sink in enumerate(sinks):
+        for k in range(2, 2 + 3 * (3 - n)):
+            await sink.append(decision(k))
+        points.append(Checkpoint(sink.writer, sink.seq, sink.head))
+        await sink.append(decision(99))
+        sink.note(outcome(99))
+    for sink in sinks:
+        await sink.close()
+    kept.write_bytes(b"".join(write_checkpoint(point, "t", KEY) for point in [*points, Checkpoint(0, 4, "ab" * 32)]))
+    alone = kept.with_name("copy")
+    alone.write_bytes(file.with_name("audit.jsonl.1").read_bytes())
+    told = {
+        one["writer"]: one
+        for one in map(
+            json.loads, ask("verify", "--json", "--file", alone, "--checkpoints", kept).output.splitlines()
+        )
+    }
+    assert told[1]["whole"], told[1]
+    assert {told[0]["first_bad"]["kind"], told[2]["first_bad"]["kind"]} == {"file_missing"}
+    alone.write_bytes(b"".join(alone.read_bytes().splitlines(keepends=True)[:3]))
+    assert "[tail_cut]" in ask("verify", "--file", alone, "--checkpoints", kept).output
+
+
+async def test_a_head_that_no_retention_removed_is_cut(compared: tuple[Path, Path]) -> None:
+    """AUD-05: a chain that begins at a checkpoint is whole only if a record says that what was before was removed."""
+    file, kept = compared
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[10:]))
+    result = ask("verify", "--file", file, "--checkpoints", kept, "--public-key", KEY.public.text)
+    assert (result.exit_code, "[head_cut]" in result.output) == (1, True), result.output
+
+
+async def test_more_than_retention_removed_is_cut(file: Path, kept: Path) -> None:
+    """A file that goes beyond what the record says was removed is missed, though its end was kept elsewhere."""
+    sink = await opened(file, rotate_bytes=5000)
+    keeping = keeper(sink, file, kept)
+    keeping.start()
+    await call(sink, *range(20))
+    await until(lambda: keeping.age_s < 0.3)
+    first, second, third = (path for _, path in segments_of(file)[:3])
+    end = json.loads(first.read_bytes().splitlines()[-1])
+    facts = {"files": [first.name], "to": end["seq"], "head": end["hash"]}
+    await sink.append(admin_record("segments_removed", facts=facts))
+    await sink.close()
+    await keeping.close()
+    first.unlink()
+    points = read_checkpoints(kept, (KEY.public,))
+    assert verify_file(file, 0, points).whole
+    second.unlink()
+    found = verify_file(file, 0, points).finding
+    assert found is not None
+    assert found.kind == "head_cut"
+    assert third.exists()
+
+
+async def test_a_checkpoint_that_a_crash_left_half_written_spoils_no_other(compared: tuple[Path, Path]) -> None:
+    """A full or dying second place leaves a piece of a line; what is appended later stands on a line of its own."""
+    file, kept = compared
+    good = kept.read_bytes()
+    for torn in range(1, len(good.splitlines()[-1]), 37):
+        kept.write_bytes(good + good.splitlines()[-1][:torn])
+        assert by_config(file, kept).exit_code == 0
+        point = read_checkpoints(kept, (KEY.public,))[-1]
+        await CheckpointFile(kept).keep({point: write_checkpoint(point, "later", KEY)})
+        assert kept.read_bytes().endswith(b"\n" + write_checkpoint(point, "later", KEY))
+        result = by_config(file, kept)
+        assert result.exit_code == 0, result.output + result.stderr
+        assert "1 unfinished line" in result.output
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-3]))
+    assert by_config(file, kept).exit_code == 1
+
+
+async def test_the_command_writes_what_its_owner_alone_reads_and_follows_no_link(compared: tuple[Path, Path]) -> None:
+    """A file that `checkpoint --output` makes is 0600, and a link in its place is not written through."""
+    file, kept = compared
+    made, aim = kept.with_name("made"), kept.with_name("aim")
+    assert ask("checkpoint", "--file", file, "--output", made).exit_code == 0
+    assert made.stat().st_mode & 0o777 == 0o600
+    made.unlink()
+    made.symlink_to(aim)
+    assert ask("checkpoint", "--file", file, "--output", made).exit_code == 2
+    assert not aim.exists()
+
+
 async def test_the_command_signs_and_shows_its_key(
     compared: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +406,7 @@ class Receiver:
         self.hang = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next(
@@ -295,7 +419,6 @@ class Receiver:
                     await asyncio.sleep(60)
                 status = self.answers.pop(0) if self.answers else b"204 No Content"
                 writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
 
 
 @pytest.fixture
@@ -312,6 +435,7 @@ async def receiver() -> AsyncIterator[tuple[Receiver, str]]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # for the transports to close
 
 
 def posted(receiver: Receiver) -> list[Checkpoint]:

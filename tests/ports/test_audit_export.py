@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -13,15 +14,18 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.audit.checkpoints import write_checkpoint
 from gateway.audit.commands import audit
 from gateway.audit.forms import OCSF_VERSION, as_csv, as_ocsf, head_of_csv
-from gateway.contract.chain import Checkpoint
+from gateway.contract.chain import ZERO, Checkpoint
 from gateway.contract.record import admin_record, approval_record
 from tests.contract.walked import REDACTOR, transition
 from tests.ports.test_audit import decision, opened, outcome, refusal
 from tests.ports.test_audit_checkpoints import KEY, OTHER
+from tests.ports.test_audit_commands import House
 from tests.ports.test_audit_rotation import call
 from tests.ports.test_audit_search import at
 
@@ -236,3 +240,65 @@ async def test_events_are_one_a_line(file: Path) -> None:
     events = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert len(events) == 24
     assert {event["actor"]["user"]["uid"] for event in events} == {"alice"}
+
+
+async def test_no_export_stands_for_the_record(file: Path) -> None:
+    """AUD-06: a genuine, signed export in a record's place is no whole record, by `--config` or beside its files."""
+    out = export(file, "--kind", "admin", "--key-env", "SIGNS")
+    assert verify(out).exit_code == 0
+    chosen, there = out.read_bytes(), file.read_bytes()
+    house = House(file)
+    by_config = ("verify", "--config", "ostiary.yaml", "--public-key", KEY.public.text)
+    assert CliRunner().invoke(audit, by_config, obj=house).exit_code == 0
+    file.write_bytes(chosen)
+    assert CliRunner().invoke(audit, by_config, obj=house).exit_code == 1
+    assert verify(file).exit_code == 1, "other files of the record stand beside it"
+    file.write_bytes(there)
+    assert verify(file).exit_code == 0
+
+
+async def test_nothing_follows_a_statement_but_the_end(file: Path) -> None:
+    """AUD-05: lines between the statement and its copy at the end are not the statement's."""
+    out = export(file, "--kind", "outcome", "--key-env", "SIGNS")
+    lines = out.read_bytes().splitlines(keepends=True)
+    for forged in ([lines[1], lines[-1]], [lines[-1]], [b"{}\n", lines[-1]]):
+        out.write_bytes(b"".join([*lines, *forged]))
+        assert verify(out).exit_code == 1
+    out.write_bytes(b"".join(lines))
+    assert verify(out).exit_code == 0
+
+
+HOSTILE_WORDS = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+STATED = {"version": 1, "time": "t", "filter": {}, "sha256": hashlib.sha256().hexdigest(), "key": None}
+STATED_CHAIN = {"writer": 0, "first": 1, "count": 0, "head": ZERO, "records": 0, "gaps": 0}
+
+
+@settings(max_examples=300)
+@given(
+    in_statement=st.dictionaries(
+        st.sampled_from([*STATED, "chains"]), HOSTILE_WORDS | st.just("\x1b[2J"), max_size=3
+    ),
+    in_chain=st.dictionaries(st.sampled_from(list(STATED_CHAIN)), HOSTILE_WORDS | st.just("\x1b[2J"), max_size=3),
+    gap=st.fixed_dictionaries({"writer": HOSTILE_WORDS, "from": HOSTILE_WORDS, "to": HOSTILE_WORDS}) | HOSTILE_WORDS,
+    left_out=st.sampled_from(["", *STATED]),
+)
+def test_no_export_breaks_the_judge_or_a_terminal(
+    tmp_path_factory: pytest.TempPathFactory, in_statement: Any, in_chain: Any, gap: Any, left_out: str
+) -> None:
+    """Whatever a file says of itself: it is judged, exit 0 or 1, and nothing of it acts on a terminal (AUD-04)."""
+    told: dict[str, Any] = {**STATED, "chains": [{**STATED_CHAIN, **in_chain}], **in_statement}
+    told.pop(left_out, None)
+    lines = [{"gap": gap}, {"export": told, "signature": None}]
+    out = tmp_path_factory.mktemp("hostile") / "evidence"
+    text = b"".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" for line in lines)
+    for content in (text, text.partition(b"\n")[2]):
+        out.write_bytes(content)
+        for words in (("--json",), (), ("--public-key", KEY.public.text)):
+            done = ask("verify", "--file", out, *words)
+            assert done.exit_code in (0, 1), done.output
+            assert done.exception is None or isinstance(done.exception, SystemExit)
+            assert all(line.isprintable() for line in done.output.split("\n"))
