@@ -1,53 +1,43 @@
 """The statements of one transaction over tickets, decisions and uses.
 
 Every transition is one compare-and-set statement, and its result decides: a method that moves something returns
-whether it did, and the caller believes nothing else. Rows leave as `Filed`, with what is sealed opened and checked.
+whether it did, and the caller believes nothing else. How it looks for rows is finding.py's, how they are opened
+opening.py's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, Select, and_, case, false, func, literal, null, or_, select, update
+from sqlalchemy import BigInteger, func, literal, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Approver, Party, Person
-from approvals.filed import Filed, Open
-from approvals.outbox import Outbox, expiring
+from approvals.filed import Filed
+from approvals.finding import BATCH, Finding
+from approvals.opening import stated
 from approvals.schema import decisions, eligible, tickets, uses
-from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
     ABANDON,
     AWAIT,
     CLAIM,
     CONTINUE,
-    DECISIONS,
     FREED,
-    GRANTS,
     LEFT_UNKNOWN,
-    MOST_GRANTS,
-    OF_EFFECT,
     RUN,
     RUN_BY_HOLDER,
     SEND,
-    STALLED,
     SUMMARY,
     WAIT_AGAIN,
     is_overdue,
-    is_readable_by,
 )
-from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, Standing, State, StoreUnavailable, Ticket, sources
-from approvals.vault import Vault, effect_of, join, kin_of
-
-MOST_EARLIER = 10
-BATCH = 100
+from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, Ticket, sources
+from approvals.vault import effect_of, join, kin_of
 
 
 def new_id() -> str:
@@ -57,139 +47,10 @@ def new_id() -> str:
     return name
 
 
-class Ledger:
+class Ledger(Finding):
     """One transaction's view. Made by `Store.read` and `Store.write`; not to be kept beyond them."""
 
-    def __init__(self, connection: AsyncConnection, vault: Vault, outbox: Outbox | None = None) -> None:
-        self.connection = connection
-        self._vault = vault
-        self._outbox = outbox
-        self.has_news = False
-        self._is_postgresql = connection.dialect.name == "postgresql"
-
-    # Reading
-
-    async def of_effect(self, asked: Asked, now: float) -> list[Filed]:
-        """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
-        lookups = self._vault.lookups(asked)
-        given = {"lookups": lookups, "now": now}
-        rows = (await self.connection.execute(OF_EFFECT, given)).all()
-        said = await self._said([row.id for row in rows if row.state == State.APPROVED])
-        effect = effect_of(asked).hex()
-        grants = await self.grants(asked)  # one that is busy with this very call stands in its way
-        filed = [one for one in grants if one.running is not None and one.running.effect in lookups]
-        for row in rows:
-            bond = self._bond(row)
-            if bond["effect"] != effect:
-                raise StoreUnavailable(f"ticket {row.id} was filed under another effect")
-            filed.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
-        return filed
-
-    async def grants(self, asked: Asked) -> list[Filed]:
-        """The grants that could cover this call, whatever its arguments: approved ones, and those that are busy."""
-        if asked.is_grant:
-            return []
-        rows = (await self.connection.execute(GRANTS, {"kin": self._vault.kin(asked)})).all()
-        if len(rows) == MOST_GRANTS and rows[-1].running is not None:
-            raise StoreUnavailable(
-                "too many grants of one tool are busy"
-            )  # one of them may be so with this very call
-        said = await self._said([row.id for row in rows if row.state == State.APPROVED])
-        kin = kin_of(asked).hex()
-        filed = []
-        for row in rows:
-            bond = self._bond(row)
-            if bond.get("kin") != kin:
-                raise StoreUnavailable(f"ticket {row.id} is no grant of this tool")
-            filed.append(self._filed(row, bond, None, said=said.get(row.id, ())))
-        return filed
-
-    async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
-        """The bookkeeping of the ticket that this use belongs to (`decided`: with who approved it), or None."""
-        belongs = select(uses.c.ticket_id).where(uses.c.id == use_id).scalar_subquery()
-        row = (await self.connection.execute(SUMMARY.where(tickets.c.id == belongs))).one_or_none()
-        if row is None:
-            return None
-        said = await self._said([row.id]) if decided else {}
-        return self._filed(row, self._bond(row), None, said=said.get(row.id, ()))
-
-    async def standings(self, ticket_ids: Collection[str], now: float) -> dict[str, Standing]:
-        """Where these tickets stand; one that is not there is left out."""
-        columns = (tickets.c.id, tickets.c.state, tickets.c.version, tickets.c.expires_at)
-        over = case((is_overdue(now), State.EXPIRED.value), else_=tickets.c.state).label("now")
-        query = select(*columns, over).where(tickets.c.id.in_(list(ticket_ids)))
-        rows = (await self.connection.execute(query)).all()
-        return {row.id: Standing(row.id, State(row.now), row.version, row.expires_at) for row in rows}
-
-    async def bookkeeping(self, ticket_id: str) -> Filed | None:
-        """A ticket without what is shown of it, or None."""
-        row = (await self.connection.execute(SUMMARY.where(tickets.c.id == ticket_id))).one_or_none()
-        return None if row is None else self._filed(row, self._bond(row), None)
-
-    async def whole(self, ticket_id: str) -> Filed | None:
-        """A ticket with everything that a person may look at, earlier uses of the same effect included, or None."""
-        found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id == ticket_id), earlier=True)
-        return found[0] if found else None
-
-    async def page(
-        self,
-        person: Person,
-        *,
-        sieve: Sieve,
-        before: tuple[float, str] | None,
-        limit: int,
-        budget: int,
-        now: float,
-    ) -> tuple[list[Filed], bool]:
-        """Tickets that this person asked for or may decide (a local administrator: all), newest first, and whether
-        more follow. At most `limit`, and no more than `budget` bytes of arguments (but always one).
-        """
-        query = newest(select(tickets.c.id, tickets.c.weight), person, sieve, before, now)
-        rows = (await self.connection.execute(query.limit(limit + 1))).all()
-        chosen: list[str] = []
-        for row in rows[:limit]:
-            budget -= row.weight
-            if budget < 0 and chosen:
-                break
-            chosen.append(row.id)
-        found = await self._whole(SUMMARY.add_columns(tickets.c.shown).where(tickets.c.id.in_(chosen)))
-        found.sort(key=lambda filed: chosen.index(filed.ticket.id))
-        return found, len(chosen) < len(rows)
-
-    async def lines(
-        self, person: Person, *, sieve: Sieve, before: tuple[float, str] | None, limit: int, now: float
-    ) -> tuple[list[Filed], bool]:
-        """The bookkeeping of the same tickets, and of none their arguments: what a queue is made of."""
-        query = newest(SUMMARY, person, sieve, before, now).limit(limit + 1)
-        rows = (await self.connection.execute(query)).all()
-        said = await self._said([row.id for row in rows[:limit]])
-        found = [self._filed(row, self._bond(row), None, said=said.get(row.id, ())) for row in rows[:limit]]
-        return found, len(rows) > limit
-
-    async def last_approved(self, ticket: Ticket, person: Person) -> Filed | None:
-        """The last other approval of this tool, target and environment that this person may look at, or None."""
-        if ticket.asked.is_grant:  # which has no arguments to compare
-            return None
-        found = (await self.connection.execute(last_approved(ticket, person))).scalar_one_or_none()
-        return None if found is None else await self.whole(found)
-
-    async def is_readable(self, person: Person, ticket_id: str) -> bool:
-        """Whether this person asked for the ticket or is named by its approvers."""
-        query = select(tickets.c.id).where(tickets.c.id == ticket_id)
-        if not person.local:
-            query = query.where(is_readable_by(person))
-        return (await self.connection.execute(query)).one_or_none() is not None
-
-    async def is_there(self, ticket_id: str) -> bool:
-        """Whether there is such a ticket, whoever asks."""
-        query = select(tickets.c.id).where(tickets.c.id == ticket_id)
-        return (await self.connection.execute(query)).one_or_none() is not None
-
-    async def opened_since(self, asked: Asked, since: float) -> int:
-        """How many tickets this requester opened after `since`."""
-        query = select(func.count()).select_from(tickets)
-        query = query.where(tickets.c.issuer == asked.issuer, tickets.c.subject == asked.subject)
-        return int((await self.connection.execute(query.where(tickets.c.created_at > since))).scalar_one())
+    # Being alone
 
     async def alone(self, asked: Asked) -> None:
         """From here to the end of the transaction nobody else opens a ticket for this requester.
@@ -214,19 +75,12 @@ class Ledger:
         rows = (await self.connection.execute(SUMMARY.where(tickets.c.id.in_(held)))).all() if held else []
         return [self._filed(row, self._bond(row), None) for row in rows]
 
-    async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
-        """A batch of open uses: those whose lease lapsed, and those that `owner` left behind (all but `held`)."""
-        lost: ColumnElement[bool] = uses.c.lease_until <= now
-        if owner is not None:
-            lost = or_(lost, and_(uses.c.owner == owner, uses.c.id.not_in(list(held))))
-        query = select(uses.c.id).where(uses.c.state.in_(list(OPEN_RUNS)), lost).limit(BATCH)
-        return list((await self.connection.execute(query)).scalars())
-
-    async def stalled(self, now: float) -> list[str]:
-        """A batch of uses that wait for an answer though their ticket was revoked or is out of time."""
-        return list((await self.connection.execute(STALLED, {"now": now})).scalars())
-
     # Moving
+
+    async def is_there(self, ticket_id: str) -> bool:
+        """Whether there is such a ticket, whoever asks."""
+        query = select(tickets.c.id).where(tickets.c.id == ticket_id)
+        return (await self.connection.execute(query)).one_or_none() is not None
 
     async def file(self, ticket: Ticket, approvers: Sequence[Approver], parties: Sequence[Party]) -> bool:
         """Store a new pending ticket; False if a live one of the same effect is there already."""
@@ -241,7 +95,7 @@ class Ledger:
         bond = orjson.dumps(
             {
                 "effect": effect_of(asked).hex(), "digest": asked.digest, "tenant": asked.tenant, "parties": parties,
-                "stated": _stated(ticket), **grant,
+                "stated": stated(ticket), **grant,
             }
         )  # fmt: skip
         sealed = self._vault.seal(shown, ticket.id, "shown")
@@ -298,15 +152,6 @@ class Ledger:
         for row in found:
             await self.tell("expiring", self._filed(row, self._bond(row), None).ticket, now)
         return len(found)
-
-    async def has_late(self, now: float) -> bool:
-        """Whether `remind` would find any."""
-        query = self._late(now).with_only_columns(tickets.c.id).limit(1)
-        return (await self.connection.execute(query)).first() is not None
-
-    def _late(self, now: float) -> Select[Any]:
-        hooks = [] if self._outbox is None else self._outbox.wanted("expiring")
-        return SUMMARY.where(expiring(now, [hook.id for hook in hooks]) if hooks else false())
 
     async def decide(
         self, filed: Filed, verb: str, person: Person, *, comment: str, seen: str, target: State, now: float
@@ -419,110 +264,6 @@ class Ledger:
         query = update(uses).where(uses.c.id.in_(use_ids), uses.c.owner == owner, uses.c.state.in_(list(OPEN_RUNS)))
         await self.connection.execute(query.values(lease_until=lease_until))
 
-    # Opening what is sealed
-
-    def _bond(self, row: Any) -> dict[str, Any]:
-        bond: dict[str, Any] = orjson.loads(self._vault.open(row.bond, row.id, "bond"))
-        return bond
-
-    async def _said(self, ticket_ids: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
-        if not ticket_ids:
-            return {}
-        said: dict[str, list[Mapping[str, Any]]] = {}
-        for row in (await self.connection.execute(DECISIONS, {"ids": list(ticket_ids)})).all():
-            one = orjson.loads(self._vault.open(row.sealed, row.ticket_id, "decision"))
-            if one["id"] != row.id:
-                raise StoreUnavailable(f"ticket {row.ticket_id}: a decision was copied in the database")
-            said.setdefault(row.ticket_id, []).append({**one, "at": row.at})
-        return said
-
-    async def _whole(self, query: Select[Any], *, earlier: bool = False) -> list[Filed]:
-        rows = (await self.connection.execute(query)).all()
-        said = await self._said([row.id for row in rows])
-        ran: dict[str, list[Mapping[str, Any]]] = {}
-        runs = (
-            select(uses).where(uses.c.ticket_id.in_([row.id for row in rows])).order_by(uses.c.claimed_at, uses.c.id)
-        )
-        for run in (await self.connection.execute(runs)).all():
-            one = {"use": run.id, "state": run.state, "at": run.at, "resolved": run.resolved_at is not None}
-            ran.setdefault(run.ticket_id, []).append(one)
-        filed = []
-        for row in rows:
-            shown = orjson.loads(self._vault.open(row.shown, row.id, "shown"))
-            before = await self._earlier(row) if earlier else ()
-            filed.append(
-                self._filed(
-                    row,
-                    self._bond(row),
-                    None,
-                    shown=shown,
-                    said=said.get(row.id, ()),
-                    ran=ran.get(row.id, ()),
-                    earlier=before,
-                )
-            )
-        return filed
-
-    async def _earlier(self, row: Any) -> tuple[Mapping[str, Any], ...]:
-        query = select(uses.c.ticket_id, uses.c.state, uses.c.at).join(tickets, tickets.c.id == uses.c.ticket_id)
-        query = query.where(
-            tickets.c.lookup == row.lookup, tickets.c.id != row.id, uses.c.claimed_at <= row.created_at
-        )
-        found = (await self.connection.execute(query.order_by(uses.c.at.desc()).limit(MOST_EARLIER))).all()
-        return tuple({"ticket": one.ticket_id, "state": one.state, "at": one.at} for one in found)
-
-    def _filed(
-        self,
-        row: Any,
-        bond: Mapping[str, Any],
-        asked: Asked | None,
-        *,
-        shown: Mapping[str, Any] | None = None,
-        said: Sequence[Mapping[str, Any]] = (),
-        ran: Sequence[Mapping[str, Any]] = (),
-        earlier: tuple[Mapping[str, Any], ...] = (),
-    ) -> Filed:
-        effect = Asked(
-            row.issuer, row.subject, row.client, row.server, row.resource, row.environment, row.method, row.name,
-            arguments=asked.arguments if asked else shown["arguments"] if shown else {},
-            digest=bond["digest"], tool_digest=row.tool_digest,
-            shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
-            tenant=bond.get("tenant", ""),  # none in a ticket of before tickets named it
-            tool=asked.tool if asked else shown.get("tool", {}) if shown else {},  # likewise
-            vary=bond.get("vary"),
-        )  # fmt: skip
-        ticket = Ticket(
-            id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",
-            reasons=tuple(orjson.loads(row.reasons)), approvers=tuple(orjson.loads(row.approvers)),
-            min_approvers=row.min_approvers, mask=tuple(orjson.loads(row.mask)),
-            decisions=tuple({key: one[key] for key in ("by", "verb", "comment", "at")} for one in said),
-            uses=row.uses, uses_left=row.uses_left, runs=tuple(ran), created_at=row.created_at,
-            expires_at=row.expires_at, earlier=earlier,
-        )  # fmt: skip
-        if _stated(ticket) != bond["stated"] or effect_of(effect).hex() != bond["effect"]:
-            raise StoreUnavailable(f"ticket {row.id} was changed in the database")
-        running = None
-        if row.running is not None:
-            running = Open(row.running, Run(row.run_state), row.run_lease, row.run_leg, row.run_effect or "")
-        return Filed(
-            ticket=ticket,
-            version=row.version,
-            parties=tuple((issuer, subject) for issuer, subject in bond["parties"]),
-            running=running,
-            approvals=tuple(_person(one["who"]) for one in said if one["verb"] == "approve"),
-        )
-
-
-def _stated(ticket: Ticket) -> list[Any]:
-    """What people say yes to beside the effect: sealed as well, because it is kept in clear to be asked for."""
-    return [ticket.asked.tool_digest, ticket.uses, ticket.created_at, ticket.expires_at, list(ticket.mask)]
-
 
 def _texts(texts: Sequence[str]) -> str:
     return orjson.dumps(texts).decode()
-
-
-def _person(who: Mapping[str, Any]) -> Person:
-    scopes, groups = frozenset(who["scopes"]), frozenset(who["groups"])
-    claims = {"act": who["act"]}  # all that is looked at again: who acted for them
-    return Person(who["issuer"], who["subject"], who["client"], scopes, groups, claims, local=who["local"])
