@@ -45,7 +45,11 @@ class Bundle:
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read the bundle at `path` (blocking). Raises `PolicyUnavailable` naming the file that is missing or bad."""
     root = Path(path)
-    if not root.is_dir():
+    try:
+        there = root.is_dir()
+    except OSError as error:
+        raise PolicyUnavailable(f"{root}: {error.strerror}") from error
+    if not there:
         raise PolicyUnavailable(f"{root}: no such bundle directory")
     files = _find_files(root)
     revision, roots = _read_manifest(root / ".manifest")
@@ -74,9 +78,13 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 def _find_files(root: Path) -> list[Path]:
     """The Rego and data files, sorted. Hidden entries are skipped: mounted ConfigMaps keep old versions there."""
+
+    def refuse(error: OSError) -> None:
+        raise PolicyUnavailable(f"{error.filename}: {error.strerror}") from error
+
     home = root.joinpath(*PACKAGE_PATH)
     found: list[Path] = []
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=refuse, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         here = Path(folder)
         if len(here.relative_to(root).parts) > 16:

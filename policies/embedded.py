@@ -15,7 +15,7 @@ import orjson
 from policies.bundles import Bundle
 from policies.generation import Bounds, Generation
 from policies.plain import SELF_CHECK
-from policies.reloading import LOOK_EVERY_S, Folder, Replaced, compare, prove
+from policies.reloading import LOOK_EVERY_S, Folder, Replaced, compare, prove, tell
 from policies.verdict import PolicyUnavailable, Verdict, read_verdict
 
 # Policies answer with few different texts: reading each once is enough. Reading is pure: no decision is cached.
@@ -114,9 +114,10 @@ class EmbeddedPolicy:
                     before, live = live, found
                     replaced(Replaced(before.revision, after))
                 self._fault = ""
-            except PolicyUnavailable as error:
-                if self._fault != str(error):  # once, though it is tried again: its tests may just have been too slow
-                    self._fault = str(error)
+            except (PolicyUnavailable, OSError) as error:
+                why = tell(error)
+                if self._fault != why:  # once, though it is tried again: its tests may just have been too slow
+                    self._fault = why
                     replaced(Replaced(live.revision, after, self._fault))
                 self._folder.try_again_later()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from policies import frames
 from policies.bundles import DECISION, Bundle
-from policies.process import Evaluator, Question, start_evaluator
+from policies.process import LOAD_S, Evaluator, Question, start_evaluator
 from policies.verdict import PolicyUnavailable, read_verdict
 
 # What one evaluator holds: enough that it is never idle between two small questions, and little that would be judged
@@ -24,7 +24,6 @@ TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on
 GROWTH = 3  # the pool may become this many times as big while evaluations take long
 CALM_S = 30.0  # after this long without a jam, what the pool grew by is ended again
-LOAD_S = 20.0  # to start a process and compile the bundle
 LONGEST_BACKOFF_S = 5.0
 STRIKES = 2  # evaluators that may die on one question before it is given up
 

@@ -20,6 +20,8 @@ from policies import frames
 # What an interpreter may need to start where it is installed in an unusual place; nothing else is handed on.
 _KEPT_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
 
+LOAD_S = 20.0  # to start a process and compile the bundle
+
 
 class Question:
     """One question on its way. `deadline` is loop time; `strikes` counts the evaluators that died on it."""

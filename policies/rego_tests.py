@@ -14,7 +14,7 @@ from typing import Self
 
 from policies import frames
 from policies.bundles import DECISION, Bundle, load_bundle
-from policies.process import connect_blocking
+from policies.process import LOAD_S, connect_blocking
 from policies.verdict import PolicyUnavailable
 
 
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def run_tests(path: str | os.PathLike[str], *, timeout_s: float = 10.0) -> list[Outcome]:
-    """Run all tests of the bundle at `path` (blocking), each for `timeout_s` at most.
+    """Run all tests of the bundle at `path` (blocking), each for `timeout_s` at most (and `LOAD_S` to load it).
 
     Raises `PolicyUnavailable` naming the file when the bundle or a test file can't be loaded at all.
     """
@@ -112,18 +112,25 @@ class _Run:
         self._dead = False
 
     def __enter__(self) -> Self:
-        self._channel, self._process = connect_blocking()
         try:
-            self._channel.settimeout(self._timeout_s)
+            self._channel, self._process = connect_blocking()
+        except OSError as error:
+            raise PolicyUnavailable(f"no evaluator could be started: {error.strerror}") from error
+        try:
+            self._channel.settimeout(LOAD_S)
             self._heard = _frames(self._channel)
             self._channel.sendall(frames.pack_frame(frames.LOAD, 0, self._load))
             kind, payload = next(self._heard, (frames.UNLOADABLE, b"the evaluator ended while it loaded the bundle"))
             if kind != frames.LOADED:
                 raise PolicyUnavailable(payload.decode(errors="replace"))
             self.names = json.loads(payload)["tests"]
+            self._channel.settimeout(self._timeout_s)
         except TimeoutError:
             self.__exit__()
-            raise PolicyUnavailable(f"the bundle did not load within {self._timeout_s:g} s") from None
+            raise PolicyUnavailable(f"the bundle did not load within {LOAD_S:g} s") from None
+        except OSError as error:
+            self.__exit__()
+            raise PolicyUnavailable("the evaluator ended while it loaded the bundle") from error
         except BaseException:
             self.__exit__()
             raise

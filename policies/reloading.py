@@ -22,6 +22,12 @@ TEST_S = 2.0  # of one Rego test
 TESTS_S = 30.0  # of all of them
 AGAIN_S = 60.0  # what failed is tried again, for it may have been the machine
 MOST_FILES = 10_000
+LONGEST_WHY = 2000
+
+
+def tell(error: PolicyUnavailable | OSError) -> str:
+    """Why, as text that can be written anywhere: a file's name may be no UTF-8, and a test's of any length."""
+    return str(error).encode(errors="backslashreplace").decode()[:LONGEST_WHY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +82,24 @@ class Folder:
         self._again_at = time.monotonic() + AGAIN_S
 
     def _look(self) -> Stamp:
-        """Name, time, size and inode of every file, links followed (a mounted ConfigMap is a link to a folder)."""
+        """Name, time, size and inode of every file, links followed (a mounted ConfigMap is a link to a folder).
+
+        Hidden ones are left out, as `load_bundle` does: a checkout's history, an editor's drafts. Raises
+        `PolicyUnavailable` where there are so many that a change could be missed.
+        """
         found: list[tuple[str, int, int, int]] = []
-        for folder, _, names in os.walk(self._path, followlinks=True):
+        for folder, folders, names in os.walk(self._path, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
+                if name.startswith(".") and name != ".manifest":
+                    continue
                 try:
                     state = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118 - many files, every second
                 except OSError:
                     continue
                 found.append((f"{folder}/{name}", state.st_mtime_ns, state.st_size, state.st_ino))
             if len(found) > MOST_FILES:
-                break
+                raise PolicyUnavailable(f"{self._path}: more than {MOST_FILES} files, which can't be watched")
         return tuple(sorted(found))
 
 

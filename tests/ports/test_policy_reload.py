@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from policies import reloading
+from policies import rego_tests, reloading
 from policies.bundles import Bundle, load_bundle
 from policies.embedded import EmbeddedPolicy
+from policies.rego_tests import run_bundle_tests
 from policies.reloading import Folder, Replaced
 from policies.verdict import PolicyUnavailable
 from tests.ports.test_bundle import write_bundle
@@ -233,6 +238,118 @@ def test_what_is_written_while_it_is_read_is_read_again(tmp_path: Path, monkeypa
     found = folder.load_if_changed()
     assert found is not None
     assert found.revision == "three"
+
+
+async def test_a_path_that_the_system_cannot_follow_is_waited_for(tmp_path: Path) -> None:
+    """A mount that fails for a while, with whatever error, is told; the folder is looked at further."""
+    put(tmp_path / "b", "one")
+    told: list[Replaced] = []
+    async with watched(tmp_path / "b", told) as policy:
+        (tmp_path / "b").unlink()
+        (tmp_path / "b").symlink_to("x" * 256)  # a name that no file can have: neither there nor absent
+        await eventually("it is told", lambda: bool(told))
+        assert "defect" not in policy.fault
+        put(tmp_path / "b", "two")
+        await eventually("it judges", lambda: policy.revision == "two")
+
+
+def test_a_path_that_the_system_cannot_follow_is_no_bundle(tmp_path: Path) -> None:
+    """At the start it is said of the path, as everything else that is wrong with it."""
+    (tmp_path / "b").symlink_to("x" * 256)
+    with pytest.raises(PolicyUnavailable, match="/b: "):
+        load_bundle(tmp_path / "b")
+
+
+async def test_a_machine_without_a_process_to_spare_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that can't be run for want of the machine have not passed, and are tried again."""
+    monkeypatch.setattr(reloading, "AGAIN_S", 0.3)
+    put(tmp_path / "b", "one")
+    told: list[Replaced] = []
+
+    def refuse() -> Any:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    async with watched(tmp_path / "b", told) as policy:
+        with monkeypatch.context() as poor:
+            poor.setattr(rego_tests, "connect_blocking", refuse)
+            put(tmp_path / "b", "two")
+            await eventually("it is told", lambda: bool(told))
+            assert "no evaluator could be started" in policy.fault
+        await eventually("it judges", lambda: policy.revision == "two")
+
+
+async def test_a_listener_is_told_in_text_whatever_a_file_is_called(tmp_path: Path) -> None:
+    """A name that is no UTF-8 is told escaped, and shortened: who writes logs and records can write it."""
+    put(tmp_path / "b", "one")
+    told: list[Replaced] = []
+    async with watched(tmp_path / "b", told) as policy:
+        put(tmp_path / "b", "two")
+        (tmp_path / "b" / os.fsdecode(b"\xff" * 200 + b".rego")).write_text("package x")
+        await eventually("it is told", lambda: bool(told))
+        assert told[0].why.encode()
+        assert len(told[0].why) <= 2000
+        assert policy.fault == told[0].why
+
+
+def test_what_no_engine_reads_hides_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout's thousands of hidden files beside the bundle are neither looked at nor counted."""
+    monkeypatch.setattr(reloading, "MOST_FILES", 20)
+    put(tmp_path / "b", "one")
+    for number in range(30):
+        (tmp_path / "b" / ".git" / f"{number}").mkdir(parents=True)
+        (tmp_path / "b" / ".git" / f"{number}" / "object").touch()
+    folder = Folder(tmp_path / "b")
+    folder.load()
+    (tmp_path / "b/mcp/authz/data.json").write_text('{"word": "other"}')
+    assert folder.load_if_changed() is None
+    found = folder.load_if_changed()
+    assert found is not None
+    assert "other" in found.data
+
+
+def test_a_folder_with_too_many_files_is_no_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can't be looked at whole is refused, and not watched in part."""
+    monkeypatch.setattr(reloading, "MOST_FILES", 20)
+    put(tmp_path / "b", "one")
+    folder = Folder(tmp_path / "b")
+    folder.load()
+    for number in range(30):
+        (tmp_path / "b" / f"{number}").touch()
+    with pytest.raises(PolicyUnavailable, match="more than 20 files"):
+        folder.load()
+
+
+async def test_a_mounted_configmap_is_replaced_by_one_swap(tmp_path: Path) -> None:
+    """As kubelet does it: files are links into `..data`, which is renamed from one folder of that time to the next."""
+    mount = tmp_path / "policy"
+    mount.mkdir()
+
+    def publish(word: str) -> None:
+        put(tmp_path / "from", word)
+        (tmp_path / "from").resolve().rename(mount / f"..{word}")
+        (mount / "..data_tmp").symlink_to(f"..{word}")
+        (mount / "..data_tmp").rename(mount / "..data")
+
+    publish("one")
+    for name in (".manifest", "mcp"):
+        (mount / name).symlink_to(f"..data/{name}")
+    told: list[Replaced] = []
+    async with watched(mount, told) as policy:
+        for before, word in pairwise(("one", "two", "three")):
+            publish(word)
+            shutil.rmtree(mount / f"..{before}")
+            await eventually("it judges", lambda word=word: policy.revision == word)
+            assert (await policy.judge(ask("x"))).reasons == (word, word)
+    assert [one.why for one in told] == ["", ""]
+
+
+def test_a_bundle_that_takes_long_to_load_is_not_a_test_that_takes_long(tmp_path: Path) -> None:
+    """What may judge from the start may come later as well: the time to load it is not taken from a test's."""
+    put(tmp_path / "b", "one")
+    outcomes = run_bundle_tests(load_bundle(tmp_path / "b"), timeout_s=0.001)
+    assert [outcome.name for outcome in outcomes] == ["data.mcp.authz_test.test_allows"]
 
 
 async def test_a_close_in_the_middle_of_a_change_leaves_nothing(tmp_path: Path) -> None:
