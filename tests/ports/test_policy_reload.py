@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -322,9 +323,12 @@ def test_a_folder_with_too_many_files_is_no_bundle(tmp_path: Path, monkeypatch: 
 
 
 async def test_a_mounted_configmap_is_replaced_by_one_swap(tmp_path: Path) -> None:
-    """As kubelet does it: files are links into `..data`, which is renamed from one folder of that time to the next."""
+    """As kubelet does it: files are links into `..data`, which is renamed from one folder to the next."""
     mount = tmp_path / "policy"
     mount.mkdir()
+
+    def judges(policy: EmbeddedPolicy, word: str) -> bool:
+        return policy.revision == word
 
     def publish(word: str) -> None:
         put(tmp_path / "from", word)
@@ -340,7 +344,7 @@ async def test_a_mounted_configmap_is_replaced_by_one_swap(tmp_path: Path) -> No
         for before, word in pairwise(("one", "two", "three")):
             publish(word)
             shutil.rmtree(mount / f"..{before}")
-            await eventually("it judges", lambda word=word: policy.revision == word)
+            await eventually("it judges", partial(judges, policy, word))
             assert (await policy.judge(ask("x"))).reasons == (word, word)
     assert [one.why for one in told] == ["", ""]
 
