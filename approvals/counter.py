@@ -12,18 +12,17 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from approvals.acts import ACTS, READ
 from approvals.approvers import LOCAL, Approver, Person, agreeing, asks_as_well, enough, may_decide, read_approver
+from approvals.charter import Charter
 from approvals.filed import Filed
 from approvals.ledger import Ledger
 from approvals.showing import is_what_stands, iso, line, show, standing
 from approvals.sieve import Sieve
 from approvals.sight import Sight
-from approvals.store import Store
 from approvals.ticket import (
     MOVES,
     ActInvalid,
@@ -40,8 +39,6 @@ from approvals.ticket import (
 )
 from approvals.watching import Moved, Watch, is_no_longer_pending
 
-Journal = Callable[[Transition], Awaitable[None]]
-
 ITSELF = "ostiary"
 MOST_CHARACTERS = 4000
 MOST_JUSTIFICATIONS = 10
@@ -53,29 +50,16 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{23}\Z")
 
 
 class Counter:
-    """What people may do with tickets. `issuers`: whose tokens may decide; `page_url`: where reviewers' pages live.
+    """What people may do with tickets."""
 
-    `journal` writes a transition into the audit chain; what it raises ends the act, and nothing has changed. It must
-    not come back to the desk: a person's act waits for it inside the transaction, at most `JOURNAL_S`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        journal: Journal,
-        *,
-        page_url: str,
-        issuers: Sequence[str],
-        clock: Callable[[], float] | None = None,
-        local_approve: bool = False,
-    ) -> None:
-        self._store = store
-        self._journal = journal
-        self._page_url = page_url.rstrip("/")
-        self._issuers = tuple(issuers)
-        self._clock = clock or store.now
-        self._local_approve = local_approve
-        self._watch = Watch(store, self._clock)
+    def __init__(self, charter: Charter) -> None:
+        self._store = charter.store
+        self._journal = charter.journal
+        self._page_url = charter.page_url
+        self._issuers = charter.issuers
+        self._clock = charter.clock
+        self._local_approve = charter.local_approve
+        self._watch = Watch(charter.store, charter.clock)
 
     async def watch(self, ticket_id: str, *, within_s: float, moved: Moved = is_no_longer_pending) -> Standing | None:
         """Wait until a ticket has `moved`, at most `within_s` -> where it stands then; `None`: there is none.

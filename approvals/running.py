@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from approvals.counter import ITSELF, JOURNAL_S, Counter, Journal
+from approvals.charter import Charter
+from approvals.counter import ITSELF, JOURNAL_S, Counter
 from approvals.filed import Filed
 from approvals.ledger import Ledger
-from approvals.store import Store
 from approvals.ticket import MOVES, Claimed, NotHeld, Run, StoreUnavailable, Ticket, Transition
 
 
@@ -28,25 +28,12 @@ class End:
 
 
 class Running(Counter):
-    """The uses that one worker holds. `owner` names the worker in their leases, `lease_s` is how long they last."""
+    """The uses that one worker holds."""
 
-    def __init__(
-        self,
-        store: Store,
-        journal: Journal,
-        *,
-        page_url: str,
-        issuers: Sequence[str],
-        owner: str,
-        clock: Callable[[], float] | None = None,
-        lease_s: float,
-        local_approve: bool,
-    ) -> None:
-        super().__init__(
-            store, journal, page_url=page_url, issuers=issuers, clock=clock, local_approve=local_approve
-        )  # fmt: skip
-        self._owner = owner
-        self._lease_s = lease_s
+    def __init__(self, charter: Charter) -> None:
+        super().__init__(charter)
+        self._owner = charter.owner
+        self._lease_s = charter.lease_s
         self._held: dict[str, Ticket] = {}
 
     async def sent(self, use: Claimed) -> None:
