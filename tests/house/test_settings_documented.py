@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 
 def test_every_setting_is_documented_exactly_once() -> None:
-    """The page has one row per setting of gateway/config.py, and no other."""
+    """The page has one row per setting of gateway/settings/, and no other."""
     assert len(SETTINGS) > 40
     assert sorted(literal(row[0]) for row in ROWS) == sorted(SETTINGS)
 

@@ -1,0 +1,125 @@
+"""What settings are made of: kinds of values with what makes one unusable, and the group that is strict about keys."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import date
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+)
+
+from gateway.contract.methods import UNGUARDED
+from gateway.contract.resources import check_prefix
+
+
+class ConfigError(Exception):
+    """The configuration can't be used; the text names each setting and what is wrong with it."""
+
+
+RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether `host` (a name or an address literal) can only be this machine."""
+    if host is None:
+        return False
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _split_http_url(url: str) -> tuple[str, str]:
+    """An absolute http(s) URL without user information, fragment or query -> (scheme, host)."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("must be an absolute http:// or https:// URL")
+    if parts.username is not None or parts.fragment or parts.query or "?" in url or "#" in url:
+        raise ValueError("must carry neither user information, query nor fragment")
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError("has no valid port") from error
+    return parts.scheme, parts.hostname
+
+
+def _https_or_loopback(url: str) -> str:
+    scheme, host = _split_http_url(url)
+    if scheme != "https" and not is_loopback(host):
+        raise ValueError("must be https:// (plain http:// is accepted on loopback only)")
+    return url
+
+
+def _http_url(url: str) -> str:
+    _split_http_url(url)
+    return url
+
+
+def _origin(value: str) -> str:
+    parts = urlsplit(value)
+    if value == "*" or not parts.scheme or not parts.netloc or parts.path or parts.query or parts.fragment:
+        raise ValueError("must be an origin as a browser sends it: scheme://host[:port], never *")
+    return value
+
+
+def _endpoint_path(path: str) -> str:
+    if not path.startswith("/") or path.endswith("/") or "//" in path or "%" in path or "?" in path or "#" in path:
+        raise ValueError("must start with /, end without one, and hold no %, ? or #")
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise ValueError("must hold no dot segment")
+    if any(path == reserved or path.startswith(reserved + "/") for reserved in RESERVED_PATHS):
+        raise ValueError(f"must not lie under {', '.join(RESERVED_PATHS)}")
+    return path
+
+
+def _can_be_served(method: str) -> str:
+    if UNGUARDED.fullmatch(method):
+        raise ValueError(f"{method} is not served, whatever is listed here")
+    return method
+
+
+def _bare_url(url: str) -> str:
+    if urlsplit(url).path not in {"", "/"}:
+        raise ValueError("must have no path: the decision's is always the same")
+    return url
+
+
+def _as_written(value: Any) -> Any:
+    """A bare `2025-06-18` is a date to YAML, and a bare `off` is false: both mean what is written."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return "off" if value is False else value
+
+
+SecureUrl = Annotated[str, AfterValidator(_https_or_loopback)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Origin = Annotated[str, AfterValidator(_origin)]
+ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(_as_written)]
+Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_as_written)]
+ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
+Challenging = Literal["auto", "elicitation", "task", "error"]
+ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
+Scope = Annotated[str, Field(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$", max_length=256)]
+PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Deadline = Annotated[float, Field(gt=0, le=0.9)]
+OpaUrl = Annotated[SecureUrl, AfterValidator(_bare_url)]
+DATABASES = ("sqlite:///", "postgresql://", "postgres://")
+
+
+class Group(BaseModel):
+    """A room's settings: frozen, and strict about keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
