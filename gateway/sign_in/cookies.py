@@ -1,4 +1,4 @@
-"""The two cookies of a sign-in: which name they have, what a browser may do with them, and their one reading.
+"""The cookies of sign-ins and of a session: which name they have, what a browser may do with them, their one reading.
 
 Over https the name begins with `__Host-`: a browser then takes the cookie from this very host alone, with `Secure`,
 for all paths and without a domain, so that no neighbour can plant one. Over plain http, which is served on loopback
@@ -32,6 +32,14 @@ class Cookie:
 
     def read(self, request: Request) -> str | None:
         """Its value, if the request carries exactly one that is not empty."""
+        values = self._values(request)
+        return values[0] if len(values) == 1 and 0 < len(values[0]) <= MOST_CHARACTERS else None
+
+    def is_in(self, request: Request) -> bool:
+        """Whether the request carries it, whatever its value."""
+        return bool(self._values(request))
+
+    def _values(self, request: Request) -> list[str]:
         values = []
         for header, line in request.scope["headers"]:
             if header != b"cookie":
@@ -40,7 +48,7 @@ class Cookie:
                 name, _, value = part.strip(" \t").partition("=")
                 if name == self.name:
                     values.append(value)
-        return values[0] if len(values) == 1 and 0 < len(values[0]) <= MOST_CHARACTERS else None
+        return values
 
     def write(self, value: str, lives_s: float) -> str:
         """The value of a `Set-Cookie` that keeps it so long."""

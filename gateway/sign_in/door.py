@@ -27,7 +27,7 @@ from gateway.contract.record import admin_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.delivery import translate
 from gateway.sign_in.cookies import Cookie
-from gateway.sign_in.flights import FLIGHT_S, HOME, Flight, Flights, safe_place
+from gateway.sign_in.flights import HOME, Flight, Flights, in_time, safe_place
 from gateway.sign_in.pages import DEFECT, HEADERS, WITH_FORM, WORDS, farewell, page
 from gateway.sign_in.protocol import authorization_url, check_id_token
 from gateway.sign_in.provider import ERRORS, Granted, Provider
@@ -60,7 +60,6 @@ class SignInDoor:
         sink: AuditSink,
         write_off: WriteOff,
         session_cookie: Cookie,
-        flight_cookie: Cookie,
         session_s: float,
         leeway_s: float,
         clock: Callable[[], float] = time.time,
@@ -72,7 +71,6 @@ class SignInDoor:
         self._sink = sink
         self._write_off = write_off
         self._session_cookie = session_cookie
-        self._flight_cookie = flight_cookie
         self._session_s = session_s
         self._leeway_s = leeway_s
         self._clock = clock
@@ -100,8 +98,8 @@ class SignInDoor:
                 answer = await handle(request)
             except (Refused, StoreUnavailable, AuditUnavailable) as fault:
                 answer = self._refuse(fault if isinstance(fault, Refused) else translate(fault))
-                if request.url.path == CALLBACK:
-                    answer.headers.append("set-cookie", self._flight_cookie.clear())
+                if ended := getattr(request.state, "flight_ended", ""):
+                    answer.headers.append("set-cookie", ended)
             for name, value in HEADERS.items():
                 answer.headers.setdefault(name, value)
             answer.headers.setdefault("ostiary-decision", secrets.token_hex(16))
@@ -129,11 +127,11 @@ class SignInDoor:
         if provider is None:
             raise Refused(Refusal.SIGN_IN_REFUSED, "nobody signs in by this issuer")
         found = await provider.endpoints()
-        flight, cookie = self._flights.begin(provider.client.issuer, place, self._clock())
+        flight, cookie = self._flights.begin(request, provider.client.issuer, place, self._clock())
         there = authorization_url(
             found.authorization, provider.client, state=flight.state, nonce=flight.nonce, verifier=flight.verifier
         )
-        return _redirect(there, self._flight_cookie.write(cookie, FLIGHT_S))
+        return _redirect(there, cookie)
 
     async def _land(self, request: Request) -> Response:
         """The issuer's answer, in the browser's hands."""
@@ -145,19 +143,18 @@ class SignInDoor:
         decision_id = secrets.token_hex(16)
         await self._sink.append(admin_record("signed_in", by, facts, decision_id=decision_id))
         secret = await self._visitors.begin(request, identity, granted, name)
-        answer = _redirect(
-            flight.place, self._session_cookie.write(secret, self._session_s), self._flight_cookie.clear()
-        )
+        session = self._session_cookie.write(secret, self._session_s)
+        answer = _redirect(flight.place, session, request.state.flight_ended)
         answer.headers["ostiary-decision"] = decision_id
         return answer
 
     async def _read_answer(self, request: Request) -> tuple[Flight, Provider, str]:
         """The flight that this answer ends, and the code that it brings; nothing was asked of anybody before."""
-        cookie = self._flight_cookie.read(request)
-        if cookie is None:
-            raise Refused(Refusal.SIGN_IN_REFUSED, "no sign-in was begun in this browser")
+        # Only the sign-in whose state is named ends by it: anybody can send a browser to this place.
+        state = _only(request, ("state",), others=True).get("state", "")
+        flight, request.state.flight_ended = self._flights.end(request, state)
+        in_time(flight, self._clock())
         answer = _only(request, ANSWERS, others=True)
-        flight = self._flights.end(cookie, answer.get("state", ""), self._clock())
         provider = self._providers.get(flight.issuer)
         if provider is None:
             raise Refused(Refusal.SIGN_IN_REFUSED, "nobody signs in by this issuer")
@@ -197,7 +194,7 @@ class SignInDoor:
         """The page that ends a session, or all of this person's."""
         session = await self._visitors.find(request)
         if session is None:
-            return self._left()
+            return self._left(request)
         answer = _html(farewell(session.kept.name or session.entry.subject, SIGN_OUT, session.kept.form_key), 200)
         answer.headers["content-security-policy"] = WITH_FORM
         return answer
@@ -207,7 +204,7 @@ class SignInDoor:
         form = await _read_form(request)
         session = await self._visitors.find(request)
         if session is None:
-            return self._left()
+            return self._left(request)
         given = form.get("form_key", "").encode("utf-8", "surrogatepass")
         if not secrets.compare_digest(session.kept.form_key.encode(), given):
             raise Refused(Refusal.SIGN_IN_REFUSED, "the form is not of this session")
@@ -216,7 +213,7 @@ class SignInDoor:
         facts = {"sessions": ended, "everywhere": "everywhere" in form}
         self._sink.note(admin_record("signed_out", f"{entry.issuer}|{entry.subject}", facts))
         self._forget_at_issuer(session)
-        return self._left()
+        return self._left(request)
 
     def _forget_at_issuer(self, session: Session) -> None:
         """The session is over already; that its issuer hears of it is a courtesy that nobody waits for."""
@@ -226,9 +223,11 @@ class SignInDoor:
             self._farewells.add(farewell)
             farewell.add_done_callback(self._farewells.discard)
 
-    def _left(self) -> Response:
+    def _left(self, request: Request) -> Response:
         answer = _html(page("You are signed out", "This browser's session is over.", [(SIGN_IN, "Sign in")]), 200)
-        answer.headers.append("set-cookie", self._session_cookie.clear())
+        # Another site's form comes without the cookie, though the browser has it: that must not take it away.
+        if self._session_cookie.is_in(request):
+            answer.headers.append("set-cookie", self._session_cookie.clear())
         return answer
 
 

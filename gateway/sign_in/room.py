@@ -55,7 +55,7 @@ class SignIn:
             timeout=bounds.deadline_s,
         )
         providers = {client.issuer: Provider(client, self._http, bounds=bounds) for client in clients}
-        session_cookie, flight_cookie = Cookie.of(public_url, "ostiary"), Cookie.of(public_url, "ostiary-sign-in")
+        session_cookie = Cookie.of(public_url, "ostiary")
         self.visitors = Visitors(
             table=Visits(store),
             tokens=tokens,
@@ -71,12 +71,11 @@ class SignIn:
         self._door = SignInDoor(
             providers=providers,
             visitors=self.visitors,
-            flights=Flights(keys),
+            flights=Flights(keys, public_url),
             tokens=tokens,
             sink=sink,
             write_off=write_off,
             session_cookie=session_cookie,
-            flight_cookie=flight_cookie,
             session_s=session_s,
             leeway_s=leeway_s,
             clock=clock,

@@ -138,11 +138,18 @@ class Visitors:
         )
 
     async def begin(self, request: Request, identity: Identity, granted: Granted, name: str) -> str:
-        """A new session of a person -> the cookie's secret. It never has an earlier session's, which ends here."""
+        """A new session of a person -> the cookie's secret. It never has an earlier session's, which ends here.
+
+        The forms of the same person's other tabs, which the earlier session gave them, go on being theirs.
+        """
         secret, now = secrets.token_urlsafe(32), self._clock()
-        kept = Kept(
-            granted.access_token, granted.refresh_token, secrets.token_urlsafe(32), name, _renewable_at(identity)
+        before = await self.find(request)
+        is_same = before is not None and (before.entry.issuer, before.entry.subject) == (
+            identity.issuer,
+            identity.subject,
         )
+        form_key = before.kept.form_key if before is not None and is_same else secrets.token_urlsafe(32)
+        kept = Kept(granted.access_token, granted.refresh_token, form_key, name, _renewable_at(identity))
         visit_id = _id_of(secret)
         entry = Entry(
             visit_id, identity.issuer, identity.subject, now, now, now + self._session_s, self._seal(visit_id, kept)

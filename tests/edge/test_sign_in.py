@@ -20,7 +20,7 @@ from approvals.ticket import StoreUnavailable
 from gateway.audit.port import AuditUnavailable
 from gateway.contract.refusals import Refusal
 from gateway.sign_in.cookies import Cookie
-from gateway.sign_in.flights import safe_place
+from gateway.sign_in.flights import AT_ONCE, safe_place
 from tests.edge.signing_in import AUDIENCE, PUBLIC, Guest, Scene, signing_in
 from tests.support.issuer import signing_key
 from tests.support.oidc import changed, unsigned
@@ -94,8 +94,9 @@ async def test_no_two_sign_ins_share_anything(scene: Scene) -> None:
     guest = await scene.browser()
     for _ in range(3):
         query = dict(parse_qsl(urlsplit(await guest.begin()).query))
-        seen += [query["state"], query["nonce"], query["code_challenge"], guest.cookies()["ostiary-sign-in-8080"]]
-    assert len(set(seen)) == len(seen)
+        seen += [query["state"], query["nonce"], query["code_challenge"]]
+    seen += guest.flights().values()
+    assert len(set(seen)) == len(seen) == 12
 
 
 # What comes back in the browser's hands
@@ -147,20 +148,24 @@ async def test_an_answer_that_differs_in_one_thing_signs_nobody_in(scene: Scene,
     assert why in scene.why()
     assert len(scene.oidc.asked) == before + (name == "another code")
     await nobody(guest)
-    # A sign-in is tried once: what was refused has ended it.
-    refused(scene, await guest.get(back))
+    if "state" in name:
+        # Anybody can send this browser here: whoever can't name the state has not ended the sign-in.
+        assert (await guest.get(back)).status_code == 303
+    else:
+        # A sign-in is tried once: what was refused has ended it.
+        refused(scene, await guest.get(back))
 
 
 async def test_a_code_is_used_once(scene: Scene) -> None:
     """The same answer a second time, in the same browser or with its cookie put back, is worth nothing."""
     guest = await scene.browser()
     back = await guest.back(await guest.begin())
-    flight = guest.cookies()["ostiary-sign-in-8080"]
+    ((name, flight),) = guest.flights().items()
     assert (await guest.get(back)).status_code == 303
     refused(scene, await guest.get(back))
     assert scene.why() == "no sign-in was begun in this browser"
     thief = await scene.browser()
-    thief.http.cookies.set("ostiary-sign-in-8080", flight)
+    thief.http.cookies.set(name, flight)
     refused(scene, await thief.get(back))
     assert "invalid_grant" in scene.why()
     await nobody(thief)
@@ -178,6 +183,50 @@ async def test_nobody_is_signed_in_as_somebody_else_by_a_link(scene: Scene) -> N
     refused(scene, await victim.get(back))
     assert "state" in scene.why()
     await nobody(victim)
+
+
+async def test_each_tab_has_a_sign_in_of_its_own(scene: Scene) -> None:
+    """Tabs that were opened together each come back to their own page, in any order; a foreign link to the callback
+    or to the sign-in ends none of them; and the form that a tab shows is still its person's after the next tab's."""
+    guest = await scene.browser()
+    places = [f"/review/tickets/T{number}" for number in range(3)]
+    backs = [await guest.back(await guest.begin(place)) for place in places]
+    assert len(guest.flights()) == 3
+    refused(scene, await guest.get("/review/callback?code=planted&state=planted"))
+    refused(scene, await guest.get("/review/callback"))
+    keys = set()
+    for back, place in reversed(list(zip(backs, places, strict=True))):
+        answer = await guest.get(back)
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+        me = await guest.me()
+        assert me is not None
+        keys.add(me["form_key"])
+    assert guest.flights() == {}
+    assert len(keys) == 1
+    scene.oidc.who = "carol"
+    assert (await guest.sign_in()).status_code == 303
+    me = await guest.me()
+    assert me is not None
+    assert me["form_key"] not in keys
+
+
+async def test_a_browser_has_so_many_sign_ins_on_their_way(scene: Scene) -> None:
+    """However often it begins: the heads of its requests stay small, and the newest goes on."""
+    guest = await scene.browser()
+    backs = []
+    for _ in range(AT_ONCE):
+        scene.clock.ahead += 1
+        backs.append(await guest.back(await guest.begin()))
+    assert len(guest.flights()) == AT_ONCE
+    newest = await guest.back(await guest.begin("/review/mine"))
+    assert len(guest.flights()) == AT_ONCE
+    refused(scene, await guest.get(backs[0]))
+    assert (await guest.get(newest)).headers["location"] == "/review/mine"
+    assert (await guest.get(backs[1])).status_code == 303
+    scene.clock.ahead += 601
+    late = await guest.back(await guest.begin())
+    assert len(guest.flights()) <= AT_ONCE
+    assert (await guest.get(late)).status_code == 303
 
 
 async def test_a_sign_in_has_ten_minutes(scene: Scene) -> None:
@@ -200,7 +249,7 @@ async def test_a_made_up_flight_is_none(scene: Scene, cookie: str) -> None:
     guest = await scene.browser()
     back = await guest.back(await guest.begin())
     url = scene.replicas[0].url + back
-    made_up = f"ostiary-sign-in-8080={cookie}".encode()
+    made_up = f"{next(iter(guest.flights()))}={cookie}".encode()
     async with httpx.AsyncClient(trust_env=False) as plain:
         refused(scene, await plain.get(url, headers=[(b"cookie", made_up)]))
 
@@ -381,7 +430,9 @@ UNSAFE = [
     "/review/\\evil.example", "\\\\evil.example", "/review/..//evil.example", "/review/../approvals",
     "/review\r\nSet-Cookie: a=b", "/review/\t/evil", "/review\x00", "javascript:alert(1)", "/review#//evil.example",
     "/review/\u2044\u2044evil.example", "/review/" + "a" * 2000, "/review/sign-in", "/review/sign-in?next=/review",
-    "/review/callback?code=x", "/review/sign-out", " /review", "/review ", "/Review", "/review/\ud800",
+    "/review/callback?code=x", "/review/sign-out",
+    "/review/%73ign-in", "/review/%2e%2e/approvals", "/review/%2Fsign-in", "/review/sign-in%2f", " /review",
+    "/review ", "/Review", "/review/\ud800",
 ]  # fmt: skip
 
 

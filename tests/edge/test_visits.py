@@ -340,6 +340,11 @@ async def test_nobody_is_signed_out_by_somebody_elses_form(scene: Scene) -> None
     ]
     for status, more in odd:
         assert (await guest.http.post(url, **more)).status_code == status
+    # A form of another site's comes without the cookie (SameSite), and a browser would let its answer take it away.
+    async with httpx.AsyncClient(trust_env=False) as foreign:
+        for answer in (await foreign.post(url, data={"form_key": "x"}), await foreign.get(url)):
+            assert answer.status_code == 200
+            assert "set-cookie" not in answer.headers
     assert await guest.me() is not None
     assert (await guest.sign_out(me["form_key"])).status_code == 200
     assert await guest.me() is None
