@@ -1,4 +1,4 @@
-"""What settings are made of: kinds of values with what makes one unusable, and the group that is strict about keys."""
+"""What settings are made of: kinds of values and what makes one unusable, and the group that is strict about keys."""
 
 from __future__ import annotations
 
