@@ -205,7 +205,7 @@ class Errands:
     async def _cancel(self, task: Task, identity: Identity) -> None:
         """Withdraw the ticket, so that nothing begins any more; then end the errand; then break off what runs."""
         errand, _ = await self._look(task)
-        if errand.stage is Stage.ENDED:
+        if errand.stage in (Stage.ENDED, Stage.RELAYED):  # since this came in; its server is asked the next time
             return
         person = Person(
             issuer=identity.issuer,

@@ -39,6 +39,7 @@ def build(file: Path, name: str) -> MCPServer[Any]:
         note(f"asked {to} {amount}")
         return Elicit(f"Pay {amount} to {to}?", Sure)
 
+    @server.tool(name="pay_soon", annotations=ToolAnnotations(read_only_hint=False))
     @server.tool(annotations=ToolAnnotations(read_only_hint=False))
     async def pay(to: str, amount: int, sure: Annotated[Sure, Resolve(ask)]) -> str:
         """Pay, once somebody is sure."""

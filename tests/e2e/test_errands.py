@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
+import sqlite3
 import sys
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import httpx2
 import pytest
+import pytest_asyncio
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -32,29 +35,76 @@ from tests.support.upstream import Exchange, Script, ScriptedUpstream, http, res
 
 TASK = {"challenge": "task"}
 _amounts = itertools.count(1)
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> str:
-    """Where the tickets are, in the configuration's words; empty for a file that both gateways share."""
-    if request.param == "sqlite":
-        return ""
-    server: Postgres = request.getfixturevalue("postgres")
-    return server.create()
+TOOLS = [{"name": "pay", "inputSchema": {"type": "object"}}]
+PAID = [{"type": "text", "text": "paid"}]
 
 
-@contextlib.asynccontextmanager
-async def a_bank(folder: Path, database: str) -> AsyncIterator[Bank]:
-    """A bank that asks before it pays, behind both gateways."""
+@dataclass
+class Stage:
+    """Both gateways before a real bank ("bank") and a server that the test plays ("played")."""
+
+    bank: Bank
+    sql: Callable[[str], object]
+    script: Script | None = None
+    arrived: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def pair(self) -> Pair:
+        """Both gateways."""
+        return self.bank.pair
+
+    async def answer(self, exchange: Exchange) -> None:
+        """The played server."""
+        asked = json.loads(exchange.seen.body)
+        if asked["method"] != "tools/call":
+            await exchange.send(http_of(exchange, tools=TOOLS, ttlMs=60_000, cacheScope="public"))
+            return
+        self.arrived.append(asked)
+        assert self.script is not None
+        await self.script(exchange)
+
+    def lapse(self) -> None:
+        """What minutes do: no lease of a call that runs, nor of its use, is held any more."""
+        for table in ("errands", "uses"):
+            self.sql(f"UPDATE {table} SET lease_until = 0")
+
+    async def play(self, script: Script) -> tuple[Pair, list[Mapping[str, Any]]]:
+        """Both gateways, whatever an earlier test did to them, and the calls that will reach the played server."""
+        self.script, self.arrived = script, []
+        await self.bank.whole()
+        return self.pair, self.arrived
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite", "postgresql"])
+async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    """One for all tests, on each database."""
+    url, folder = "", tmp_path_factory.mktemp(str(request.param))
+
+    def sql(statement: str) -> None:
+        with contextlib.closing(sqlite3.connect(folder / "shared.db")) as file, file:
+            file.execute(statement)
+
+    change: Callable[[str], object] = sql
+    if request.param == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        url = server.create()
+        change = functools.partial(server.sql, database=url.rpartition("/")[2])
     file, port = folder / "payments.txt", free_port()
     replica = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.e2e.asking_server", str(port), str(file), "replica", cwd=ROOT
     )
+    played = ScriptedUpstream()
     try:
         await until_serving(port)
-        servers = {"bank": [f"http://127.0.0.1:{port}/mcp"]}
-        async with two_gateways(folder, servers, data=DATA, database=database, settings=TASK) as pair:
-            yield Bank(pair, file)
+        async with played:
+            servers = {"bank": [f"http://127.0.0.1:{port}/mcp"], "played": [played.url]}
+            async with two_gateways(folder, servers, data=DATA, database=url, settings=TASK) as pair:
+                here = Stage(Bank(pair, file), change)
+                played.script = here.answer
+                yield here
     finally:
         with contextlib.suppress(ProcessLookupError):
             replica.kill()
@@ -87,10 +137,10 @@ async def the_pending_one(pair: Pair) -> str:
     return found[0]
 
 
-@pytest.mark.timeout(300)
-async def test_the_python_client_follows_a_held_call_through_both_gateways(tmp_path: Path, database: str) -> None:
+async def test_the_python_client_follows_a_held_call_through_both_gateways(stage: Stage) -> None:
     """Held, approved by a person meanwhile, asked by the bank under the same task, paid once, whoever is asked."""
-    async with a_bank(tmp_path, database) as bank, a_client(bank) as client:
+    bank = await stage.bank.whole()
+    async with a_client(bank) as client:
         for _ in range(2):
             amount = next(_amounts)
             paying = pay(client, amount)
@@ -102,34 +152,12 @@ async def test_the_python_client_follows_a_held_call_through_both_gateways(tmp_p
             assert bank.paid(amount) == 1
             moved = bank.transitions(ticket)
             assert (moved["request"], moved["claim"], moved["continue"], moved["executed"]) == (1, 1, 1, 1)
-        polled = [{one["method"] for one in gateway.records()} for gateway in bank.pair.gateways]
+        polled = [{one["method"] for one in each.records() if one["server"] == "bank"} for each in bank.pair.gateways]
         assert all("tasks/get" in methods for methods in polled), "both gateways answered"
         run = [
             one for one in bank.pair.records() if one["ticket"] == ticket and one["kind"] in ("decision", "outcome")
         ]
         assert len({one["task"] for one in run}) == 1, "one task in all records of its call"
-
-
-TOOLS = [{"name": "pay", "inputSchema": {"type": "object"}}]
-
-
-@contextlib.asynccontextmanager
-async def played(folder: Path, database: str, script: Script) -> AsyncIterator[tuple[Pair, list[Mapping[str, Any]]]]:
-    """Both gateways before a server that the test plays, and the calls that reached it."""
-    arrived: list[Mapping[str, Any]] = []
-
-    async def answer(exchange: Exchange) -> None:
-        asked = json.loads(exchange.seen.body)
-        if asked["method"] != "tools/call":
-            await exchange.send(http_of(exchange, tools=TOOLS, ttlMs=60_000, cacheScope="public"))
-            return
-        arrived.append(asked)
-        await script(exchange)
-
-    async with ScriptedUpstream(answer) as upstream:
-        servers = {"bank": [f"{upstream.url}"]}
-        async with two_gateways(folder, servers, data=DATA, database=database, settings=TASK) as pair:
-            yield pair, arrived
 
 
 def http_of(exchange: Exchange, **members: Any) -> bytes:
@@ -144,10 +172,10 @@ async def ask(
     message = body(method, dict(params), 1)
     capabilities: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities
-    where = pair.one.endpoint("bank")
+    where = pair.one.endpoint("played")
     if at is not None:
         where = where.replace(f":{pair.one.front}/", f":{pair.gateways[at].port}/")
-    headers = {**headers_of(message, pair.one.token("bank", **token)), "Connection": "close"}
+    headers = {**headers_of(message, pair.one.token("played", **token)), "Connection": "close"}
     headers["Host"] = f"127.0.0.1:{pair.one.front}"
     return await pair.http.post(where, content=json.dumps(message), headers=headers)
 
@@ -170,38 +198,34 @@ async def status_of(pair: Pair, handle: str, at: int | None = None) -> dict[str,
     return result
 
 
-@pytest.mark.timeout(300)
-async def test_a_crowd_of_polls_at_both_gateways_runs_it_once(tmp_path: Path, database: str) -> None:
+async def test_a_crowd_of_polls_at_both_gateways_runs_it_once(stage: Stage) -> None:
     """60 polls at once for each of five tasks: five calls, and every poll is answered."""
 
     async def pays(exchange: Exchange) -> None:
         await asyncio.sleep(0.05)
-        await exchange.send(http_of(exchange, content=[{"type": "text", "text": "paid"}]))
+        await exchange.send(http_of(exchange, content=PAID))
 
-    async with played(tmp_path, database, pays) as (pair, arrived):
-        for number in range(1, 6):
-            handle, ticket = await hold(pair)
-            polls = await asyncio.gather(
-                *(ask(pair, "tasks/get", {"taskId": handle}, at=one % 2) for one in range(60))
+    pair, arrived = await stage.play(pays)
+    for number in range(1, 6):
+        handle, ticket = await hold(pair)
+        polls = await asyncio.gather(*(ask(pair, "tasks/get", {"taskId": handle}, at=one % 2) for one in range(60)))
+        told = [poll.json()["result"]["status"] for poll in polls if poll.status_code == 200]
+        assert set(told) <= {"working", "completed"}
+        # A machine with other work may not judge all of them in time; whoever is told so has started nothing.
+        assert {poll.status_code for poll in polls} <= {200, 503}
+
+        async def is_done(handle: str = handle) -> bool:
+            answers = [await ask(pair, "tasks/get", {"taskId": handle}, at) for at in (0, 1)]
+            return all(one.status_code == 200 for one in answers) and all(
+                one.json()["result"]["status"] == "completed" for one in answers
             )
-            told = [poll.json()["result"]["status"] for poll in polls if poll.status_code == 200]
-            assert set(told) <= {"working", "completed"}
-            # A machine with other work may not judge all of them in time; whoever is told so has started nothing.
-            assert {poll.status_code for poll in polls} <= {200, 503}
 
-            async def is_done(handle: str = handle) -> bool:
-                answers = [await ask(pair, "tasks/get", {"taskId": handle}, at) for at in (0, 1)]
-                return all(one.status_code == 200 for one in answers) and all(
-                    one.json()["result"]["status"] == "completed" for one in answers
-                )
-
-            await eventually("it is done", is_done)
-            assert len(arrived) == number, "it ran once"
-            assert (await pair.api("GET", f"/{ticket}")).json()["state"] == "used"
+        await eventually("it is done", is_done)
+        assert len(arrived) == number, "it ran once"
+        assert (await pair.api("GET", f"/{ticket}")).json()["state"] == "used"
 
 
-@pytest.mark.timeout(300)
-async def test_what_one_gateway_runs_the_other_tells_of_and_cancels(tmp_path: Path, database: str) -> None:
+async def test_what_one_gateway_runs_the_other_tells_of_and_cancels(stage: Stage) -> None:
     """`working` at both while it runs at one; cancelled at the other, its request is closed and its end unknown."""
     gone = asyncio.Event()
 
@@ -209,46 +233,73 @@ async def test_what_one_gateway_runs_the_other_tells_of_and_cancels(tmp_path: Pa
         await exchange.gone(60)
         gone.set()
 
-    async with played(tmp_path, database, never) as (pair, arrived):
-        handle, ticket = await hold(pair)
-        assert (await status_of(pair, handle, at=0))["status"] == "working"
-        await eventually("it runs", lambda: len(arrived) == 1)
-        assert (await status_of(pair, handle, at=1))["status"] == "working"
-        assert (await ask(pair, "tasks/cancel", {"taskId": handle}, at=1)).json()["result"] == {
-            "resultType": "complete"
-        }
-        for at in (0, 1):
-            assert (await status_of(pair, handle, at))["status"] == "cancelled"
-        await asyncio.wait_for(gone.wait(), 20)
+    pair, arrived = await stage.play(never)
+    handle, ticket = await hold(pair)
+    assert (await status_of(pair, handle, at=0))["status"] == "working"
+    await eventually("it runs", lambda: len(arrived) == 1)
+    assert (await status_of(pair, handle, at=1))["status"] == "working"
+    assert (await ask(pair, "tasks/cancel", {"taskId": handle}, at=1)).json()["result"] == {"resultType": "complete"}
+    for at in (0, 1):
+        assert (await status_of(pair, handle, at))["status"] == "cancelled"
+    await asyncio.wait_for(gone.wait(), 20)
 
-        async def is_unknown() -> bool:
-            return [run["state"] for run in (await pair.api("GET", f"/{ticket}")).json()["runs"]] == ["unknown"]
+    async def is_unknown() -> bool:
+        return [run["state"] for run in (await pair.api("GET", f"/{ticket}")).json()["runs"]] == ["unknown"]
 
-        await eventually("its use is unknown", is_unknown)
-        assert len(arrived) == 1
+    await eventually("its use is unknown", is_unknown)
+    assert len(arrived) == 1
 
 
-@pytest.mark.timeout(300)
-async def test_a_gateway_that_stops_ends_what_it_runs(tmp_path: Path, database: str) -> None:
+async def test_a_gateway_that_stops_ends_what_it_runs(stage: Stage) -> None:
     """SIGTERM while a held call runs: it goes on to its end, and the other gateway has the result."""
     gate = asyncio.Event()
 
     async def waits(exchange: Exchange) -> None:
         await gate.wait()
-        await exchange.send(http_of(exchange, content=[{"type": "text", "text": "paid"}]))
+        await exchange.send(http_of(exchange, content=PAID))
 
-    async with played(tmp_path, database, waits) as (pair, arrived):
-        handle, _ = await hold(pair)
-        assert (await status_of(pair, handle, at=0))["status"] == "working"
-        await eventually("it runs", lambda: len(arrived) == 1)
-        stopping = asyncio.create_task(pair.gateways[0].stop())
-        await eventually("it takes no more", lambda: is_closed(pair.gateways[0].port))
-        assert (await status_of(pair, handle, at=1))["status"] == "working"
-        gate.set()
-        assert await stopping == 0
-        told = await status_of(pair, handle, at=1)
-        assert (told["status"], told["result"]["content"][0]["text"]) == ("completed", "paid")
-        assert len(arrived) == 1
+    pair, arrived = await stage.play(waits)
+    handle, _ = await hold(pair)
+    assert (await status_of(pair, handle, at=0))["status"] == "working"
+    await eventually("it runs", lambda: len(arrived) == 1)
+    stopping = asyncio.create_task(pair.gateways[0].stop())
+    await eventually("it takes no more", lambda: is_closed(pair.gateways[0].port))
+    assert (await status_of(pair, handle, at=1))["status"] == "working"
+    gate.set()
+    assert await stopping == 0
+    told = await status_of(pair, handle, at=1)
+    assert (told["status"], told["result"]["content"][0]["text"]) == ("completed", "paid")
+    assert len(arrived) == 1
+
+
+async def test_a_gateway_that_dies_leaves_a_call_that_nobody_runs_again(stage: Stage) -> None:
+    """kill -9 while a held call runs: `working` at the other gateway until the lease lapses, then `failed` with an
+    unknown outcome, the same at every poll; neither a poll nor a repetition sends it again."""
+
+    async def never(exchange: Exchange) -> None:
+        await exchange.gone(60)
+
+    pair, arrived = await stage.play(never)
+    handle, ticket = await hold(pair)
+    assert (await status_of(pair, handle, at=0))["status"] == "working"
+    await eventually("it runs", lambda: len(arrived) == 1)
+    await pair.gateways[0].die()
+    assert [(await status_of(pair, handle, at=1))["status"] for _ in range(3)] == ["working"] * 3
+    stage.lapse()
+
+    async def has_failed() -> bool:
+        return bool((await status_of(pair, handle, at=1))["status"] == "failed")
+
+    await eventually("it has failed", has_failed)
+    told = await asyncio.gather(*(status_of(pair, handle, at=1) for _ in range(10)))
+    assert [one["error"] for one in told] == [told[0]["error"]] * 10
+    assert (told[0]["error"]["code"], "unknown" in told[0]["error"]["message"]) == (40304, True)
+    again = await ask(pair, "tools/call", {"name": "pay", "arguments": arrived[0]["params"]["arguments"]}, at=1)
+    assert (again.status_code, again.json()["error"]["code"]) == (403, 40304), again.text
+    await stage.bank.whole()
+    assert await status_of(pair, handle, at=0) == await status_of(pair, handle, at=1)
+    assert len(arrived) == 1, "it was sent once"
+    assert stage.bank.transitions(ticket)["claim"] == stage.bank.transitions(ticket)["request"] == 1
 
 
 async def is_closed(port: int) -> bool:
@@ -263,25 +314,24 @@ async def is_closed(port: int) -> bool:
     return False
 
 
-@pytest.mark.timeout(300)
-async def test_a_denied_call_fails_and_a_foreign_poll_is_no_task(tmp_path: Path, database: str) -> None:
+async def test_a_denied_call_fails_and_a_foreign_poll_is_no_task(stage: Stage) -> None:
     """Denied at one gateway, `failed` at both, with the refusal; nobody else learns that there is such a task."""
 
     async def never(exchange: Exchange) -> None:
         raise AssertionError(f"it was called: {exchange.seen.line}")
 
-    async with played(tmp_path, database, never) as (pair, arrived):
-        call = {"name": "pay", "arguments": {"amount": next(_amounts)}}
-        handle = (await ask(pair, "tools/call", call)).json()["result"]["taskId"]
-        again = (await ask(pair, "tools/call", call, at=1)).json()["result"]
-        assert again["taskId"] == handle, "the same task at the other gateway"
-        foreign = await ask(pair, "tasks/get", {"taskId": handle}, subject="mallory")
-        guessed = await ask(pair, "tasks/get", {"taskId": "made-up"}, subject="mallory")
-        assert (foreign.status_code, foreign.json()["error"]["message"]) == (400, "There is no such task.")
-        assert foreign.json()["error"]["code"] == guessed.json()["error"]["code"] == -32602
-        await pair.act("deny", await the_pending_one(pair))
-        told = [await status_of(pair, handle, at) for at in (0, 1)]
-        assert told[0] == told[1]
-        assert (told[0]["status"], told[0]["error"]["code"]) == ("failed", 40304)
-        assert told[0]["error"]["message"] == "A person denied this call."
-        assert not arrived
+    pair, arrived = await stage.play(never)
+    call = {"name": "pay", "arguments": {"amount": next(_amounts)}}
+    handle = (await ask(pair, "tools/call", call)).json()["result"]["taskId"]
+    again = (await ask(pair, "tools/call", call, at=1)).json()["result"]
+    assert again["taskId"] == handle, "the same task at the other gateway"
+    foreign = await ask(pair, "tasks/get", {"taskId": handle}, subject="mallory")
+    guessed = await ask(pair, "tasks/get", {"taskId": "made-up"}, subject="mallory")
+    assert (foreign.status_code, foreign.json()["error"]["message"]) == (400, "There is no such task.")
+    assert foreign.json()["error"]["code"] == guessed.json()["error"]["code"] == -32602
+    await pair.act("deny", await the_pending_one(pair))
+    told = [await status_of(pair, handle, at) for at in (0, 1)]
+    assert told[0] == told[1]
+    assert (told[0]["status"], told[0]["error"]["code"]) == ("failed", 40304)
+    assert told[0]["error"]["message"] == "A person denied this call."
+    assert not arrived

@@ -158,7 +158,10 @@ async def two_gateways(
     relay = RoundRobin([gateway.port for gateway in gateways])
     async with contextlib.AsyncExitStack() as stack:
         for gateway in gateways:
-            await stack.enter_async_context(gateway)
+            stack.push_async_exit(gateway.__aexit__)
+        async with asyncio.TaskGroup() as starting:
+            for gateway in gateways:
+                starting.create_task(gateway.start())
         await relay.start(front)
         stack.push_async_callback(relay.close)
         pair = Pair(gateways, relay)

@@ -23,6 +23,7 @@ import httpx
 import yaml
 
 from tests.support.issuer import Issuer
+from tests.support.processes import descendants
 
 BUNDLE = Path(__file__).parents[2] / "policies" / "bundle"
 ISSUER = "https://idp.example.com"
@@ -227,7 +228,7 @@ class Stack:
             )  # fmt: skip
         return self.process
 
-    async def until_ready(self, deadline_s: float = 30.0) -> None:
+    async def until_ready(self, deadline_s: float = 90.0) -> None:
         """Until every worker is ready. Raises with the log when the gateway ends or does not get ready."""
         assert self.process is not None
         end = time.monotonic() + deadline_s
@@ -258,6 +259,14 @@ class Stack:
         if self.process.returncode is None:
             self.process.send_signal(number)
         return await asyncio.wait_for(self.process.wait(), 40)
+
+    async def die(self) -> None:
+        """kill -9 of all its processes at once: nothing of it is left that could end anything."""
+        assert self.process is not None
+        for pid in (self.process.pid, *descendants(self.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.wait_for(self.process.wait(), 40)
 
     async def post(
         self,
