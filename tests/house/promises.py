@@ -214,6 +214,7 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ): (
         "rows/test_approvals.py::test_any_other_arguments_are_another_call",
         "rows/test_approvals.py::test_an_approval_is_bound_to_who_what_and_where",
+        "rows/test_grants.py::test_a_grant_covers_what_it_says_and_nothing_else",
     ),
     (
         "The canonical form is RFC 8785 of what was sent: types, 1 and 1.0, -0, Unicode; nothing is filled in.",
@@ -228,6 +229,8 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "rows/test_ailing.py::test_an_approval_is_worth_what_the_policy_still_says",
         "rows/test_approvals.py::test_a_tool_that_changed_needs_a_new_approval",
         "rows/test_pins.py::test_an_approval_does_not_outlive_its_definition",
+        "pipeline/test_grants.py::test_the_policy_of_this_moment_overrides",
+        "pipeline/test_grants.py::test_a_changed_tool_ends_its_grants",
     ),
     (
         "Who approves is verified, permitted and not the requester; time that runs out is a no.",
@@ -245,6 +248,7 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("The same call attaches to the one ticket; tickets per requester are limited.", "atryum#89"): (
         "pipeline/test_errands.py::test_repeating_the_held_call_gives_the_same_task",
         "rows/test_approvals.py::test_the_same_call_attaches_to_the_one_ticket",
+        "ports/test_webhooks.py::test_each_event_is_told_once",
         "rows/test_ailing.py::test_one_requester_opens_so_many_tickets",
     ),
     ("A held call is answered at once and goes on by the exact repetition.", "talon#431, gridctl#1150"): (
@@ -272,6 +276,8 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "rows/test_refusals.py::test_a_refusal_is_refused_and_nothing_else_happens",
         "rows/test_ailing.py::test_a_defect_refuses_and_gives_nothing_away",
         "rows/test_approvals.py::test_what_the_policy_masks_nobody_is_shown",
+        "rows/test_grants.py::test_a_receiver_is_told_once_signed_and_no_value",
+        "ports/test_webhooks.py::test_no_value_leaves_that_is_not_cleared",
     ),
     (
         "A tools/call reaches a server once, whatever becomes of it; what nobody knows is unknown.",
