@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -22,8 +21,10 @@ from gateway.audit.query import Query
 from gateway.audit.searching import Moment
 from gateway.audit.segments import list_chains
 from gateway.audit.trail import ChainOfFiles, search
-from gateway.disagreements import Group, read_all
+from gateway.disagreements import read_all
+from gateway.rehearsal.bundles import compare
 from gateway.rehearsal.replay import Replay, replay
+from gateway.rehearsal.sheets import sheet_of_comparison, sheet_of_group, sheet_of_replay
 from policies.bundles import load_bundle
 from policies.embedded import EmbeddedPolicy
 from policies.rego_tests import Coverage, Outcome, run_bundle_tests
@@ -119,12 +120,20 @@ def _ranges(lines: Iterable[int]) -> str:
 
 
 @policy.command()
-@click.option("--live", is_flag=True, required=True, help="What the running gateway's shadow judged otherwise.")
+@click.argument("old", type=click.Path(path_type=Path), required=False)
+@click.argument("new", type=click.Path(path_type=Path), required=False)
+@click.option("--live", is_flag=True, help="What the running gateway's shadow judged otherwise.")
 @config_option
 @json_option
 @click.pass_context
-def diff(ctx: click.Context, live: bool, config: Path | None, as_json: bool) -> None:  # noqa: ARG001 - says what is meant
-    """List where the shadow (`policy.shadow`) disagrees with the policy that judges."""
+def diff(  # noqa: PLR0917 - one a parameter
+    ctx: click.Context, old: Path | None, new: Path | None, live: bool, config: Path | None, as_json: bool
+) -> None:
+    """What the bundle at NEW changes of that at OLD; or with --live, where the shadow disagrees with the policy."""
+    if live is (new is not None):
+        raise click.UsageError("OLD and NEW are two bundles' folders; or --live --config FILE")
+    if old is not None and new is not None:
+        _diff_bundles(old, new, as_json)
     try:
         groups = read_all(_door(ctx).shadow_file(_named(config)))
     except (ValueError, OSError) as error:
@@ -133,20 +142,23 @@ def diff(ctx: click.Context, live: bool, config: Path | None, as_json: bool) -> 
         click.echo(json.dumps([asdict(group) for group in groups], indent=2))
     else:
         for group in groups:
-            click.echo(_sheet(group))
+            click.echo(sheet_of_group(group))
         click.echo(f"{sum(group.count for group in groups)} calls in {len(groups)} kinds would be judged otherwise")
     sys.exit(NO if groups else 0)
 
 
-def _sheet(group: Group) -> str:
-    what = " ".join(filter(None, (group.server, group.method, group.name)))
-    last = datetime.fromtimestamp(group.last, UTC).isoformat(timespec="seconds")
-    return (
-        f"{group.count} x {what}: {group.difference}\n"
-        f"    now  {group.live} ({', '.join(group.live_reasons)}) by {group.live_revision}\n"
-        f"    then {group.candidate} ({', '.join(group.candidate_reasons)}) by {group.candidate_revision or '-'}, "
-        f"last at {last}"
-    )
+def _diff_bundles(old: Path, new: Path, as_json: bool) -> NoReturn:
+    try:
+        told = asyncio.run(compare(old, new, REPLAY_S))
+    except PolicyUnavailable as error:
+        end(str(error), as_json)
+    if as_json:
+        changes = [{**asdict(turn), "count": count} for turn, count in sorted(told.turns.items())]
+        facts = {"revisions": told.revisions, "files": told.files, "data": told.data, "cases": told.cases}
+        click.echo(json.dumps({**facts, "cut": told.cut, "changes": changes}, indent=2))
+    else:
+        click.echo("\n".join(sheet_of_comparison(told)))
+    sys.exit(NO if told.differs else 0)
 
 
 @policy.command(name="replay")
@@ -186,7 +198,7 @@ def replay_command(  # noqa: PLR0917 - one a parameter
         changes = [{**asdict(change), "count": count} for change, count in told.changes.most_common()]
         click.echo(json.dumps({**counts, "baseline": before is not None, "changes": changes}, indent=2))
     else:
-        click.echo("\n".join(_report(told, before is not None)))
+        click.echo("\n".join(sheet_of_replay(told, before is not None)))
     sys.exit(NO if told.changes else 0)
 
 
@@ -202,23 +214,6 @@ async def _replay(records: Iterable[dict[str, Any]], candidate: Path, baseline: 
     finally:
         for engine in engines:
             await engine.close()
-
-
-def _report(told: Replay, compared: bool) -> Iterable[str]:
-    for change, count in told.changes.most_common():
-        what = " ".join(filter(None, (change.server, change.method, change.name)))
-        yield (
-            f"{count} x {what}: {change.recorded} ({change.recorded_reason or '-'}) "
-            f"-> {change.then} ({change.then_reason or '-'})"
-        )
-    yield f"{told.changed} would change, {told.failed} would have no verdict, {told.same} stay as they were"
-    if told.unsure:
-        yield f"{told.unsure} can't be told: the policy that judged gives another verdict on what the record holds"
-    if not compared and told.changes:
-        yield "compared with the record alone: some may be due to what it does not hold (see --baseline)"
-    if told.without_arguments:
-        yield f"{told.without_arguments} were judged without arguments that are not in the record"
-    yield f"{told.skipped} records were not judged again: other kinds, lists, tasks, later legs, names not in clear"
 
 
 def end(message: str, as_json: bool) -> NoReturn:

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.rehearsal.bundles import tell_values
 from policies.port import Policy
+from policies.shadow import tell_apart
 from policies.verdict import PolicyUnavailable, Verdict
 
 KINDS: Final = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
@@ -27,7 +29,10 @@ REST: Final = "(others)"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """Calls that would be judged otherwise in the same way. Effects, and the first reason of each."""
+    """Calls that would be judged otherwise in the same way. Effects, and the first reason of each.
+
+    `difference` is one of `policies.shadow.DIFFERENCES`; `how` both values, where the effects are the same.
+    """
 
     server: str
     method: str
@@ -36,6 +41,8 @@ class Change:
     then: str
     recorded_reason: str
     then_reason: str
+    difference: str
+    how: str = ""
 
 
 @dataclass(slots=True)
@@ -143,6 +150,14 @@ async def _judge(
     return zip(now, before, strict=True)
 
 
+def _tell_apart(recorded: str, before: Verdict | None, now: Verdict) -> str:
+    """The record has the effect alone. Scopes, terms and the rest are compared with what the baseline gives."""
+    if now.effect.value != recorded:
+        return f"{recorded}_to_{now.effect.value}"
+    difference = "" if before is None else tell_apart(before, now)
+    return "" if difference == "reasons" else difference
+
+
 def _compare(told: Replay, one: Recorded, now: Verdict | None, before: Verdict | None) -> None:
     record = one.record
     verdict = str(record["verdict"])
@@ -151,18 +166,20 @@ def _compare(told: Replay, one: Recorded, now: Verdict | None, before: Verdict |
         told.unsure += 1
         return
     if now is None:
+        difference = "failed"
         told.failed += 1
-    elif now.effect.value == verdict:
+    elif difference := _tell_apart(verdict, before, now):
+        told.changed += 1
+    else:
         told.same += 1
         return
-    else:
-        told.changed += 1
     reasons = list(record.get("reasons") or ())[1 if record["kind"] == "refusal" else 0 :]
     change = Change(
         str(record.get("server")), str(record["method"]), str(record["name"]), verdict,
         "none" if now is None else now.effect.value, str(reasons[0]) if reasons else "",
         now.reasons[0] if now is not None and now.reasons else "",
+        difference, tell_values(before, now, difference) if before is not None else "",
     )  # fmt: skip
     if change not in told.changes and len(told.changes) >= MOST_KINDS:
-        change = Change(REST, "", "", change.recorded, change.then, "", "")
+        change = Change(REST, "", "", change.recorded, change.then, "", "", difference)
     told.changes[change] += 1

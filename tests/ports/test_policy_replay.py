@@ -90,7 +90,8 @@ def test_a_planted_difference_is_found_and_only_it(bundles: tuple[Path, Path], a
     assert found["changes"] == [
         {
             "server": "files", "method": "tools/call", "name": "pay", "recorded": "allow", "then": "deny",
-            "recorded_reason": "small", "then_reason": "not_listed", "count": 2,
+            "recorded_reason": "small", "then_reason": "not_listed", "difference": "allow_to_deny", "how": "",
+            "count": 2,
         }
     ]  # fmt: skip
     assert found["without_arguments"] == 4, "the notes of the payments are not in the record"
@@ -128,6 +129,27 @@ def test_what_cannot_be_asked_is_2(bundles: tuple[Path, Path], audit: Path, tmp_
     (tmp_path / "bad").mkdir()
     assert run("--bundle", tmp_path / "bad", "--audit", audit)[0] == 2
     assert run("--bundle", bundles[0], "--audit", tmp_path / "none.jsonl")[0] == 2
+
+
+def test_scopes_and_terms_count_as_well(bundles: tuple[Path, Path], audit: Path, tmp_path: Path) -> None:
+    """Where a call would stay allowed but for another scope, or be approved by fewer: compared with the baseline."""
+    terms = '{"approvers": ["user:ann"], "min_approvers": MOST}'
+    wipe = f'{{"effect": "approve", "reasons": ["gate"], "approval": {terms}}} if input.request.name == "wipe"'
+    asking = f"{RULES.replace('LIMIT', '100')}\ndecision := {wipe}\n"
+    old = write_bundle(tmp_path / "asks", asking.replace("MOST", "2"), manifest='{"revision": "r3"}')
+    laxer = asking.replace("MOST", "1").replace('"reasons": ["reads"]', '"reasons": ["other"], "scopes": ["x"]')
+    new = write_bundle(tmp_path / "laxer", laxer, manifest='{"revision": "r4"}')
+    with audit.open("a") as stream:
+        stream.write(json.dumps(record("wipe", "approve", "gate")) + "\n")
+    code, told = run("--bundle", new, "--audit", audit, "--baseline", old, "--json")
+    found = {one["name"]: one for one in json.loads(told)["changes"]}
+    assert (code, set(found)) == (1, {"read", "wipe"})
+    assert (found["read"]["difference"], found["read"]["count"], found["read"]["how"]) == ("scopes", 5, '[] -> ["x"]')
+    assert found["wipe"]["difference"] == "approval"
+    assert '"min_approvers": 2' in found["wipe"]["how"]
+    renamed = asking.replace("MOST", "2").replace('"reasons": ["reads"]', '"reasons": ["other"]')
+    named = write_bundle(tmp_path / "renamed", renamed, manifest='{"revision": "r5"}')
+    assert run("--bundle", named, "--audit", audit, "--baseline", old)[0] == 0, "another word for it is no change"
 
 
 def test_a_candidate_without_a_verdict_is_a_change(bundles: tuple[Path, Path], audit: Path, tmp_path: Path) -> None:
