@@ -31,7 +31,7 @@ MOST_OF_A_VALUE = 600
 MOST_OF_A_STEP = 80
 AROUND = 60
 MOST_CHANGES = 60
-MOST_TOLD = 100
+MOST_RUNS = 100
 DECIDING = ("approve", "deny")
 
 HINTS: Mapping[str, tuple[str, str]] = {
@@ -254,6 +254,7 @@ def _annotations(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _history(ticket: Mapping[str, Any]) -> tuple[Event, ...]:
+    """All that people did, which a ticket's rules bound, and the newest runs; how many others there were is said."""
     requester = ticket["requester"]
     events = [
         Event(ticket["createdAt"], "asked for this", f"{requester['issuer']}|{requester['subject']}", "", "asked")
@@ -262,10 +263,16 @@ def _history(ticket: Mapping[str, Any]) -> tuple[Event, ...]:
         Event(one["at"], DONE.get(one["verb"], one["verb"]), one["by"], one["comment"], one["verb"])
         for one in ticket["decisions"]
     ]
-    for run in ticket["runs"]:
-        text = RUNS.get(run["state"], run["state"])
-        events.append(Event(run["at"], f"{text}; a person looked into it" if run["resolved"] else text, kind="run"))
-    return tuple(sorted(events, key=lambda event: event.at)[:MOST_TOLD])
+    runs = sorted(map(_run, ticket["runs"]), key=lambda event: event.at)
+    left_out, runs = runs[:-MOST_RUNS], runs[-MOST_RUNS:]
+    if left_out:
+        events.append(Event(left_out[-1].at, f"{len(left_out):,} earlier runs are not listed here", kind="run"))
+    return tuple(sorted((*events, *runs), key=lambda event: event.at))
+
+
+def _run(run: Mapping[str, Any]) -> Event:
+    text = RUNS.get(run["state"], run["state"])
+    return Event(run["at"], f"{text}; a person looked into it" if run["resolved"] else text, kind="run")
 
 
 def since(ticket: Mapping[str, Any], at: float) -> tuple[Event, ...]:

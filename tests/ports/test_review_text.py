@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from approvals.review.body import BodyRefused
+from approvals.review.faces import MOST_RUNS, since
 from approvals.review.fields import Field, FieldInvalid, arguments_in, arguments_of, fields_of
 from approvals.review.forms import parse_form
 from approvals.review.leaves import DEEP, MOST_COMPARED, MOST_COUNTED, Change, compare, count, leaves
@@ -255,6 +256,28 @@ def test_the_field_of_json_is_read_strictly() -> None:
     for text in ("[1]", "{", '{"a":1,"a":2}', '{"a":' * 80 + "1" + "}" * 80, "NaN"):
         with pytest.raises(FieldInvalid):
             arguments_in(text)
+
+
+def test_a_long_history_keeps_what_people_did_and_the_newest_runs() -> None:
+    """A grant may have a thousand uses: no decision and not the last run falls out, and what does is said."""
+
+    def at(second: int) -> str:
+        return f"2026-07-28T12:{second // 60:02}:{second % 60:02}.000Z"
+
+    def told(runs: int) -> list[str]:
+        approved = {"at": at(1), "verb": "approve", "by": "i|bob", "comment": ""}
+        revoked = {"at": at(runs + 2), "verb": "revoke", "by": "i|bob", "comment": "enough"}
+        ran = [{"at": at(one + 2), "state": "executed", "resolved": False} for one in range(runs - 1)]
+        ran.append({"at": at(runs + 1), "state": "unknown", "resolved": False})
+        whole = {"createdAt": at(0), "requester": {"issuer": "i", "subject": "alice"}, "runs": ran}
+        return [one.text for one in since({**whole, "decisions": [approved, revoked]}, 0.0)]
+
+    ends = (["asked for this", "approved"], ["Nobody knows how the call ended", "revoked the approval"])
+    for runs in (3, MOST_RUNS):
+        assert (told(runs)[:2], told(runs)[-2:], len(told(runs))) == (*ends, runs + 3)
+    long = told(1000)
+    assert (long[:2], long[-2:], len(long)) == (*ends, MOST_RUNS + 4)
+    assert long[2] == "900 earlier runs are not listed here"
 
 
 def test_times_are_right_wherever_they_are_read() -> None:
