@@ -69,6 +69,7 @@ from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
 from gateway.sign_in.room import SignIn
+from gateway.sign_in.trial import try_sign_in
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
@@ -464,6 +465,10 @@ class House:
     def make_tokens(self) -> Tokens:
         """The issuers and their keys, not yet loaded."""
         return Tokens(self._plan.issuers, leeway_s=self._plan.settings.identity.leeway_s)
+
+    async def try_sign_in(self) -> list[tuple[bool, str]]:
+        """Whether the issuers would sign people in, one by one; nobody is signed in."""
+        return await try_sign_in(self._plan.sign_in)
 
     async def _journal(self, transition: Transition) -> None:
         """A ticket's or use's transition, as a record of the chain."""

@@ -1,7 +1,7 @@
 """`ostiary check`: would this configuration serve, and does everything that it names exist?
 
 Opens what a worker opens at start and closes it again; of the record and the store it looks for the folder only.
-Nothing is changed.
+Issuers are asked for their keys, and whether they would sign people in. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
             *look_for_trust(settings),
             *compare_names(settings),
             *asyncio.run(look(house, settings)),
+            *(Finding("sign-in", *told) for told in asyncio.run(house.try_sign_in())),
             *asyncio.run(look_at_pins(house, settings)),
         ]
     for finding in findings:

@@ -122,6 +122,18 @@ def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeyp
     assert (ok, detail) == (False, f"identity.issuers: https://other.example.com: {why}")
 
 
+def test_an_issuer_that_could_sign_nobody_in_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys may be there as a file: that people could not sign in, nothing else would say before they try."""
+    assert "sign-in" not in findings(check(tmp_path, monkeypatch))
+    away = "http://127.0.0.1:9"
+    identity = {"issuers": [{"issuer": away, "jwks_file": "jwks.json", "algorithms": ["ES256"]}]}
+    sign_in = {"issuer": away, "client_id": "ostiary-review"}
+    bad = check(tmp_path, monkeypatch, identity=identity, sign_in=sign_in)
+    assert bad.exit_code == 1
+    assert findings(bad)["keys"][0]
+    assert findings(bad)["sign-in"] == (False, f"{away}: ConnectError")
+
+
 @pytest.mark.parametrize(
     ("what", "changes"),
     [
