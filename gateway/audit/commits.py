@@ -93,7 +93,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Commit:
-    """A batch under way, and where the chain will stand if it succeeds."""
+    """A batch under way, where the chain will stand if it succeeds, and which decisions have their end in it."""
 
     waiting: list[_Waiting]
     lines: list[bytes]
@@ -101,6 +101,7 @@ class _Commit:
     head: str
     began: float
     rotates: bool = False
+    ended: Sequence[str] = ()
 
 
 class GroupCommit:
@@ -291,6 +292,7 @@ class GroupCommit:
         seq, head = self.seq, self.head
         batch: list[_Waiting] = []
         lines: list[bytes] = []
+        ended: list[str] = []
         while self._pending and len(batch) < limit:
             waiting = self._pending.popleft()
             self._weigh(waiting, -1)
@@ -308,8 +310,8 @@ class GroupCommit:
             seq, head = seq + 1, linked
             lines.append(line)
             batch.append(waiting)
-            self._follow(record)
-        return _Commit(batch, lines, seq, head, self._loop.time(), rotates)
+            self._follow(record, ended)
+        return _Commit(batch, lines, seq, head, self._loop.time(), rotates, ended)
 
     def _can_mark(self) -> bool:
         """Whether what is open is known, and fits into a record; a commit of nothing is no reason to write."""
@@ -326,13 +328,14 @@ class GroupCommit:
         else:
             waiting.done.set_exception(AuditUnavailable(why))
 
-    def _follow(self, record: Mapping[str, Any]) -> None:
+    def _follow(self, record: Mapping[str, Any], ended: list[str]) -> None:
         kind = record["kind"]
         if kind == "decision":
             self._open.add(record["decision_id"])
             self._markable = self._markable and len(self._open) <= _MAX_OPEN
-        elif kind in ("outcome", "refusal"):
+        elif kind in ("outcome", "refusal") and record["decision_id"] in self._open:
             self._open.discard(record["decision_id"])
+            ended.append(record["decision_id"])
         if not self._markable:
             self._open.clear()  # more than can be kept in mind: this life's records will be read back whole
 
@@ -365,6 +368,8 @@ class GroupCommit:
 
     def _failed(self, commit: _Commit, why: str) -> None:
         """Nothing of the commit counts: notes wait for the next, who waited is refused, a probe looks again soon."""
+        if self._markable:
+            self._open.update(commit.ended)
         for waiting in reversed(commit.waiting):
             if waiting.record["kind"] == "decision":
                 self._open.discard(waiting.record["decision_id"])

@@ -18,6 +18,7 @@ import orjson
 
 from gateway.audit.place import chains_of, give_up, placed
 from gateway.audit.query import Query
+from gateway.audit.searching import Text
 from gateway.audit.trail import Chain, search
 from gateway.contract.redaction import printable
 
@@ -124,7 +125,7 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 
 @click.command()
-@click.argument("decision")
+@click.argument("decision", type=Text())
 @placed
 @click.option("--json", "as_json", is_flag=True, help="The records, and the refusal's words, as one document.")
 @click.pass_context

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -23,6 +24,8 @@ _COLUMNS: Final = (
     "outcome", "transition", "by", "act", "count", "detail",
 )  # fmt: skip
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_INSIDE: Final = re.compile(r'(?<=[;,|])([ "]*)(?=[=+\-@＝＋－＠])')
+"""Where a cell would begin if the spreadsheet's locale separates with something else than we do."""
 
 
 def head_of_csv() -> bytes:
@@ -54,6 +57,7 @@ def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value).decode("utf-8")
     # Spaces in front are trimmed by some programs before they look.
     shown = printable(text, 16_384)
+    shown = _INSIDE.sub(r"\1'", shown)
     return f"'{shown}" if text.lstrip(" ").startswith(_FORMULA) else shown
 
 

@@ -7,15 +7,15 @@ writers, so one of those that it has looks after the other files. A file that a 
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 from pathlib import Path
 from typing import Final
 
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.segments import segments_of, slot_path
+from gateway.audit.query import read_record
+from gateway.audit.segments import lines_back, list_chains, open_chain, segments_of, slot_path
 from gateway.audit.slot import MAX_WRITERS, SlotTaken
-from gateway.contract.chain import MAX_LINE
 
 _MOST: Final = 64
 """Files that one look goes through at most: they are opened one after the other."""
@@ -46,26 +46,26 @@ async def close_orphans(file: Path) -> list[int]:
 
 def _find_unfinished(file: Path) -> list[int]:
     """The writers whose last record is not that of an orderly end: dead ones, and those at work."""
-    found = []
-    for writer in range(MAX_WRITERS):
-        path = slot_path(file, writer)
-        if not path.exists():
-            if writer:
-                break
-            continue
-        if not _ended_orderly(path):
-            found.append(writer)
-    return found[:_MOST]
+    there = [writer for writer, path in list_chains(file) if writer < MAX_WRITERS and os.path.lexists(path)]
+    return [writer for writer in there if not _ended_orderly(slot_path(file, writer))][:_MOST]
 
 
 def _ended_orderly(path: Path) -> bool:
-    with path.open("rb") as tail:
-        tail.seek(max(0, path.stat().st_size - MAX_LINE - 1))
-        lines = tail.read().splitlines(keepends=True)
-    if not lines:
-        return not segments_of(path)  # nothing was ever written, or nothing yet since the last rotation
-    try:
-        last = json.loads(lines[-1])
-    except ValueError:
+    """Whether nothing has to be done; what can't be read as a chain is for the start to tell."""
+    if path.is_symlink():
         return False
-    return lines[-1].endswith(b"\n") and last.get("act") == "stopped" and not last["facts"]["open"]
+    try:
+        fd = open_chain(path)
+        try:
+            line = next(lines_back(fd), b"")
+        finally:
+            os.close(fd)
+        if not line:
+            return not segments_of(path)  # nothing was ever written, or nothing yet since the last rotation
+    except OSError:
+        return False
+    last = read_record(line)
+    facts = last.get("facts")
+    return (
+        line.endswith(b"\n") and last.get("act") == "stopped" and isinstance(facts, dict) and facts.get("open") == []
+    )

@@ -53,10 +53,24 @@ class Moment(click.ParamType[str]):
             self.fail(f"{value!r} is no time: write 2026-11-30, 2026-11-30T10:15:00Z or 2h", param, ctx)
 
 
+class Text(click.ParamType[str]):
+    """A text that a record can hold."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is; bytes that are no UTF-8 came as lone surrogates."""
+        try:
+            str(value).encode("utf-8")
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8", param, ctx)
+        return str(value)
+
+
 def asking(command: F) -> F:
     """The options of a query, one for each of its members."""
     for name, text in reversed(_ASKED.items()):
-        kind = Moment() if name in ("since", "until") else str
+        kind = Moment() if name in ("since", "until") else Text()
         command = click.option(f"--{name}", type=kind, help=text)(command)
     return command
 

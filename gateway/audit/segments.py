@@ -74,12 +74,20 @@ class Opened:
     fd: int
     before: tuple[Path, ...]
 
-    def files(self, *, newest_first: bool = False) -> Iterator[tuple[Path, int]]:
-        """Each file with a descriptor that is open until the next one is asked for. Raises `OSError`."""
+    def files(self, *, newest_first: bool = False, pass_over: bool = False) -> Iterator[tuple[Path, int]]:
+        """Each file with a descriptor that is open until the next one is asked for. Raises `OSError`.
+
+        `pass_over` those that retention removed meanwhile.
+        """
         if newest_first:
             yield self.slot, self.fd
         for path in reversed(self.before) if newest_first else self.before:
-            fd = open_chain(path)
+            try:
+                fd = open_chain(path)
+            except FileNotFoundError:
+                if pass_over:
+                    continue
+                raise
             try:
                 yield path, fd
             finally:
@@ -96,7 +104,10 @@ def open_slot(slot: Path) -> Iterator[Opened]:
         here = os.fstat(fd)
         before: list[Path] = []
         for _, path in segments_of(slot):
-            there = path.stat()
+            try:
+                there = path.stat()
+            except FileNotFoundError:
+                continue  # retention took it
             if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
                 break  # rotated since it was opened, or just being rotated: what follows is newer
             before.append(path)

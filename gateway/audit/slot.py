@@ -79,6 +79,11 @@ def _lock(path: Path) -> int | None:
     """The locked descriptor, or `None` if another process holds the slot."""
     for _ in range(8):
         new = not path.exists()
+        if new and not path.is_symlink() and segments_of(path):
+            # A rotation leaves the name in place at each of its steps.
+            raise AuditUnavailable(
+                f"{path} was removed, and its rotated files are there: bring it back, or move them away as well"
+            )
         # A symbolic link would let whoever can write the folder send the record elsewhere.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:

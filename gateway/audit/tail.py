@@ -37,7 +37,7 @@ class Follower:
             self._fd = os.dup(opened.fd)
             self._offset = os.fstat(self._fd).st_size
             lines: list[bytes] = []
-            for _, fd in opened.files(newest_first=True):
+            for _, fd in opened.files(newest_first=True, pass_over=True):
                 for line in islice(lines_back(fd), count - len(lines) + 1):
                     if not lines and not line.endswith(b"\n") and len(line) <= MAX_LINE:
                         self._offset -= len(line)  # it is being written: `new` will have it
@@ -60,7 +60,7 @@ class Follower:
         lines += self._appended()  # what came between the look and the rotation
         with open_slot(self._path) as opened:
             begun = {path: first for first, path in segments_of(self._path)}
-            for path, fd in opened.files():
+            for path, fd in opened.files(pass_over=True):
                 if path == self._path or begun.get(path, 0) > self._seen:
                     os.close(self._fd)
                     self._fd, self._offset = os.dup(fd), 0

@@ -49,7 +49,7 @@ class ChainOfFiles:
     def lines(self, *, newest_first: bool) -> Iterator[bytes]:
         """See the protocol; a line that is not finished is left out."""
         with open_slot(self.slot) as opened:
-            for _, fd in opened.files(newest_first=newest_first):
+            for _, fd in opened.files(newest_first=newest_first, pass_over=True):
                 for line in lines_back(fd) if newest_first else lines_of(fd):
                     if line.endswith(b"\n"):
                         yield line

@@ -17,6 +17,7 @@ from gateway.audit.trail import ChainOfFiles, ChainOfTable
 from gateway.contract.chain import MAX_LINE, Chain, Checkpoint, Finding
 
 AnyChain = ChainOfFiles | ChainOfTable
+_AGAIN: Final = 5
 _SETTLE_S: Final = 2.0
 """How long a line that a living writer has begun may take to be finished."""
 
@@ -60,17 +61,28 @@ class Report:
 
 def verify_file(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint] = ()) -> Report:
     """Judge one chain: the slot's file and what was set aside before it. Never raises for what the files hold."""
+    again = _AGAIN
+    while True:
+        try:
+            return _judge_files(path, writer, checkpoints)
+        except OSError as error:
+            where = Path(error.filename or path)
+            # Retention may take a rotated file between the look at the folder and its turn: what is left is judged.
+            if isinstance(error, FileNotFoundError) and where != path and again:
+                again -= 1
+                continue
+            return Report(where, writer, unread=error.strerror or str(error))
+
+
+def _judge_files(path: Path, writer: int | None, checkpoints: Sequence[Checkpoint]) -> Report:
     chain = Chain(writer, checkpoints)
     at = path
-    try:
-        with open_slot(path) as opened:
-            for file, fd in opened.files():
-                if chain.fault is None:
-                    at, chain.line = file, 0
-                for line in _settled_lines(fd) if file == path else lines_of(fd):
-                    chain.read(line)
-    except OSError as error:
-        return Report(Path(error.filename or path), writer, unread=error.strerror or str(error))
+    with open_slot(path) as opened:
+        for file, fd in opened.files():
+            if chain.fault is None:
+                at, chain.line = file, 0
+            for line in _settled_lines(fd) if file == path else lines_of(fd):
+                chain.read(line)
     finding = chain.end()
     return Report(at if finding else path, chain.writer, chain.count, chain.head, finding, first=chain.first)
 

@@ -6,6 +6,7 @@ way in: only verified claims, configured names, the policy's answer and redacted
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -40,6 +41,10 @@ MAX_STRANGE_NAME: Final = 128
 MAX_NAME: Final = 512
 MAX_ACTOR: Final = 256
 _SAFE_INTEGER = 2**53 - 1
+_SHORT: Final = 12
+"""Characters of a text that has no secret's shape, an address aside."""
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment")),
     **dict.fromkeys(("replica", "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket")),
@@ -273,14 +278,16 @@ def _name(passage: Passage, redactor: Redactor) -> str | None:
             name, is_uri = params.get("uri"), True
     if not isinstance(name, str):
         return None
-    if is_uri:
-        name = redactor.uri(name)
     known = passage.tool is not None or passage.admitted is not None
-    return printable(name, MAX_NAME if known else MAX_STRANGE_NAME)
+    if is_uri:
+        return remark(redactor.uri(name), MAX_NAME if known else MAX_STRANGE_NAME)
+    return printable(name, MAX_NAME) if known else remark(name, MAX_STRANGE_NAME)
 
 
 def _asked_name(asked: Asked, redactor: Redactor) -> str:
-    return printable(redactor.uri(asked.name) if asked.method == "resources/read" else asked.name, MAX_NAME)
+    if asked.method == "resources/read":
+        return remark(redactor.uri(asked.name), MAX_NAME)
+    return printable(asked.name, MAX_NAME)
 
 
 def _actor(issuer: str, subject: str, client: str) -> dict[str, str]:
@@ -293,7 +300,8 @@ def _actor(issuer: str, subject: str, client: str) -> dict[str, str]:
 
 def _request_id(value: RequestId | None) -> RequestId | None:
     if isinstance(value, str):
-        return printable(value, MAX_STRANGE_NAME)
+        plain = _UUID.fullmatch(value) or (len(value) < _SHORT and "@" not in value)
+        return printable(value, MAX_STRANGE_NAME) if plain else remark(value, MAX_STRANGE_NAME)
     # RFC 8785 knows integers up to 2^53 - 1; larger ones are kept as their digits.
     return str(value) if value is not None and abs(value) > _SAFE_INTEGER else value
 

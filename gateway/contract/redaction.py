@@ -99,7 +99,7 @@ def _escaped(char: str) -> str:
 
 
 def remark(text: str, limit: int = 256) -> str:
-    """A room's own sentence about a refusal: printable, cut, and without anything that looks like a secret."""
+    """A room's own sentence, or a caller's own name: printable, cut, without anything that looks like a secret."""
     return printable(conceal(text)[0], limit) if text else ""
 
 
@@ -136,7 +136,12 @@ class Redactor:
         return self.tag(b"result", digest) if digest else None
 
     def uri(self, uri: str) -> str:
-        """A resource's URI without what may be secret in it: userinfo, query and fragment become HMACs."""
+        """A resource's URI without what may be secret in it: userinfo, query, fragment, `data:` become HMACs."""
+        if uri[:5].lower() == "data:":
+            media, comma, data = uri[5:].partition(",")
+            kind = media if comma and re.fullmatch(r"[\w.+/;=-]{0,64}", media, re.ASCII) else ""
+            hidden = self.tag(b"uri", (data if kind == media else uri[5:]).encode("utf-8", "surrogatepass"))
+            return f"{uri[:5]}{kind}{comma}hmac:{hidden}"
         cut = min((at for at in (uri.find("?"), uri.find("#")) if at >= 0), default=len(uri))
         path, tail = uri[:cut], uri[cut:]
         if len(tail) > 1:
@@ -197,7 +202,12 @@ class Redactor:
         masks = [_normal(pointer) for pointer in mask]
         for wanted in clear[:MAX_CLEAR]:
             for pointer, value in _scalars(*_resolve(arguments, wanted), MAX_DEPTH):
-                if len(pointer) > 2 * _MAX_KEY or any(_covers(masked, pointer) for masked in masks):
+                # A member's name may be a secret as well as a value: then it stays as its HMAC.
+                if (
+                    len(pointer) > 2 * _MAX_KEY
+                    or conceal(pointer)[1]
+                    or any(_covers(masked, pointer) for masked in masks)
+                ):
                     continue
                 leaf = {"type": _type_of(value), **_clear_form(value)}
                 room -= len(pointer) * 4 + len(orjson.dumps(leaf))
@@ -280,7 +290,8 @@ def _clear_form(value: Any) -> dict[str, Any]:
         shown, masked = conceal(value)
         told = {"masked": list(masked)} if masked else {}
         return {"size": len(value), "value": printable(shown, _MAX_CLEAR_TEXT), **told}
-    if type(value) is int and is_card_number(str(value)):
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if type(whole) is int and is_card_number(str(abs(whole))):
         return {"value": "[card number removed]", "masked": ["card number"]}
     if isinstance(value, float) or (isinstance(value, int) and abs(value) > _SAFE_INTEGER):
         return {"value": repr(value)[:_MAX_CLEAR_TEXT]}  # as text: numbers that not every reader reads alike

@@ -25,7 +25,9 @@ _SHAPES: Final[Mapping[str, re.Pattern[str]]] = {
         r"|pypi-[\w-]{30,}|hf_\w{30,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[0-9a-f]{40,}"
         r")"
     ),
-    "e-mail address": re.compile(r"[\w.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}"),
+    # In a URL; ours stands there as its HMAC.
+    "password": re.compile(r"(?<=://)(?!hmac:[0-9a-f]{32}@)[^\s/@:]{0,256}:[^\s/@]{1,256}(?=@)"),
+    "e-mail address": re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"),
     "card number": re.compile(r"(?<![\w.-])[0-9](?:[ -]?[0-9]){12,18}(?![\w-])"),
 }
 

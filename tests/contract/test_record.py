@@ -417,6 +417,9 @@ def test_a_detail_loses_what_looks_like_a_credential() -> None:
         ("https://host/p#CANARY", "https://host/p#hmac:"),
         ("https://a@CANARY@host?x=CANARY#CANARY", "https://hmac:"),
         ("mailto:x?subject=CANARY", "mailto:x?hmac:"),
+        ("data:text/plain;base64,CANARY", "data:text/plain;base64,hmac:"),
+        ("DATA:,CANARY?CANARY#CANARY", "DATA:,hmac:"),
+        ("data:CANARY", "data:"),
     ],
 )
 def test_a_resource_is_named_without_its_secrets(uri: str, kept: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.contract.passage import Call, Envelope, Passage
 from gateway.contract.record import decision_record, refusal_record
 from gateway.contract.refusals import Refusal
 from gateway.contract.secret_shapes import conceal, is_card_number
@@ -38,6 +39,8 @@ SECRETS: dict[str, tuple[str, str]] = {
     "a card number in groups": ("5555 5555-5555 4444", "card number"),
     "a long card number": ("6304000000000000000", "card number"),
     "an e-mail address": ("alice.o+tag@mail.example.co.uk", "e-mail address"),
+    "an address at a domain of another script": ("jörg@bücher.example", "e-mail address"),
+    "a password in a URL": ("postgresql://app:hun%ter$2!x@db.internal:5432/orders", "password"),
 }
 
 
@@ -86,6 +89,36 @@ def cleared(**arguments: Any) -> str:
 
 
 @pytest.mark.parametrize("name", SECRETS)
+def test_a_member_whose_name_is_a_secret_is_not_cleared(name: str) -> None:
+    """AUD-02: a caller may use one as a member's name: below what is cleared it stays an HMAC."""
+    secret, _ = SECRETS[name]
+    record = cleared(path={secret: 1, "plain": 2}, deep=[{f"x {secret}": {"inner": "y"}}])
+    assert json.dumps(secret)[1:-1] not in record
+    assert json.dumps(secret.replace("/", "~1"))[1:-1] not in record
+    assert '"/path/plain"' in record
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_a_caller_names_shows_no_secret(name: str) -> None:
+    """AUD-02: a name that no server offers, a resource's URI, a request's id: what has a shape is removed."""
+    secret, kind = SECRETS[name]
+    wanted = f"[{kind} removed]"
+    stranger = decision_record(walked(name=f"x {secret}", tool=None), REDACTOR)
+    assert wanted in stranger["name"]
+    asked = decision_record(walked(request_id=f"x {secret}"), REDACTOR)
+    assert wanted in asked["request_id"]
+    envelope = Envelope(b"{}", 1, "resources/read", {"uri": f"mem:x {secret}"}, {})
+    passage = Passage("d", 0.0, 0.0, envelope=envelope)
+    passage.call = Call(envelope, "resource", "resources/read", f"mem:x {secret}", {}, {})
+    if kind == "password":
+        wanted = "://hmac:"  # as userinfo of any URI is
+    for record in (decision_record(passage, REDACTOR), refusal_record(passage, REDACTOR)):
+        assert wanted in record["name"]
+        assert secret not in record["name"]
+        passage.call = None
+
+
+@pytest.mark.parametrize("name", SECRETS)
 def test_clearing_everything_clears_no_secret(name: str) -> None:
     """AUD-02: a policy that clears all arguments still shows no secret; the leaf tells what was masked."""
     secret, kind = SECRETS[name]
@@ -100,6 +133,10 @@ def test_a_card_number_as_a_number_is_masked_too() -> None:
     """JSON has numbers: those are looked at as well."""
     assert "4111111111111111" not in cleared(path=4111111111111111)
     assert "4111111111111112" in cleared(path=4111111111111112)
+    assert "4111111111111111" not in cleared(path=4111111111111111.0)
+    assert "41111" not in cleared(path=4.111111111111111e15)
+    assert "41111" not in cleared(path=-4111111111111111)
+    assert "2.5" in cleared(path=2.5)
 
 
 def test_a_secret_at_the_cut_is_not_half_shown() -> None:
@@ -127,7 +164,9 @@ def test_no_text_breaks_it(text: str) -> None:
     assert conceal(shown)[0] == shown
 
 
-@pytest.mark.parametrize("unit", ["a", "a.", "@", "a@", "1 ", "1-", "-----BEGIN KEY-----", "eyJ", "sk-", "a@b."])
+@pytest.mark.parametrize(
+    "unit", ["a", "a.", "@", "a@", "1 ", "1-", "-----BEGIN KEY-----", "eyJ", "sk-", "a@b.", "://a:", "://:@"]
+)
 def test_hostile_text_takes_no_time(unit: str) -> None:
     """A megabyte of what nearly matches is done at once."""
     began = time.perf_counter()

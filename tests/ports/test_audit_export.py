@@ -174,6 +174,15 @@ def test_no_cell_is_a_formula(word: str) -> None:
     assert not [cell for cell in row if cell.lstrip(" ").startswith(("=", "+", "@", "＝")) or "\n" in cell]
 
 
+@pytest.mark.parametrize("word", ["a;=1+1", 'a"; =1', "a,@SUM(A1)", "x|+1", "a;;-2", "a\t=1", "a; ＝1"])
+def test_no_part_of_a_cell_is_one_where_another_separator_is_usual(word: str) -> None:
+    """A spreadsheet whose locale separates with `;` cuts our cells anew: no piece begins like a formula."""
+    row = as_csv({**decision(), "name": word, "detail": word, "reasons": [word]}).decode()
+    for separator in (";", "|", "\t", ","):
+        for piece in row.split(separator):
+            assert not piece.lstrip(' "').startswith(("=", "+", "-", "@", "＝")), piece
+
+
 async def test_a_sheet_has_every_record_once(file: Path) -> None:
     """One row each, of both writers, after the row of names."""
     out = export(file, "--format", "csv", "--kind", "decision")

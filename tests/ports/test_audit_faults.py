@@ -19,6 +19,7 @@ import pytest
 
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
+from gateway.audit.segments import segments_of
 from tests.ports.test_audit import decision, opened, outcome, records_of, refusal, settled, until_healthy, whole
 
 REFUSED_WITHIN_S = 2.0
@@ -408,3 +409,30 @@ async def test_a_disk_that_is_full_at_the_start_is_an_error_that_can_be_tried_ag
     assert sink.writer == 0
     await sink.close()
     whole(file)
+
+
+async def test_a_failed_commit_forgets_no_decision_whose_end_it_held(file: Path, disk: Disk) -> None:
+    """AUD-01: ends that a failed commit held are not durable: a mark before they are still names their decisions."""
+    sink = await opened(file, write=disk.write, rotate_bytes=8000)
+    await asyncio.gather(*(sink.append(decision(n)) for n in range(40)))
+    disk.write_error = errno.EIO
+    for n in range(40):
+        sink.note(outcome(n))
+    await refused(sink)
+    disk.write_error = 0
+    await until_healthy(sink)
+    before = sink.commits  # a probe: a mark and a few records only
+    assert before
+    await settled(sink)
+    await sink.close()
+    told = [record for path in (*(p for _, p in segments_of(file)), file) for record in records_of(path)]
+    ends: set[str] = set()
+    opened_: set[str] = set()
+    for record in told:
+        if record["kind"] == "decision":
+            opened_.add(record["decision_id"])
+        elif record["kind"] == "outcome":
+            ends.add(record["decision_id"])
+        elif record.get("act") == "mark":
+            assert set(record["facts"]["open"]) == opened_ - ends, record["seq"]
+    assert len(ends) == 40

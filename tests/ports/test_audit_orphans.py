@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
+from gateway.audit.segments import segments_of
 from tests.ports.test_audit import decision, outcome, records_of, whole
 
 
@@ -66,3 +69,71 @@ async def test_a_chain_that_does_not_verify_is_named_and_harms_no_other(tmp_path
         await close_orphans(file)
     assert records_of(tmp_path / "audit.jsonl.2")[-1]["act"] == "stopped"
     await sinks[0].close()
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"act":"stopped"}\n', b"[]\n", b'{"act":"stopped","facts":[]}\n', b"\xff\n", b'"x"\n', b"7\n"]
+)
+async def test_a_file_that_is_no_chain_is_named_and_harms_no_other(tmp_path: Path, content: bytes) -> None:
+    """What somebody put into a slot's place stops neither the look at the others nor who looks."""
+    file = tmp_path / "audit.jsonl"
+    sinks = [await started(file) for _ in range(3)]
+    await sinks[1].close()
+    await leave_open(tmp_path / "audit.jsonl.2", sinks[2])
+    (tmp_path / "audit.jsonl.1").write_bytes(content)
+    with pytest.raises(AuditUnavailable, match=r"audit\.jsonl\.1"):
+        await close_orphans(file)
+    assert records_of(tmp_path / "audit.jsonl.2")[-1]["act"] == "stopped"
+    await sinks[0].close()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+async def test_what_is_no_file_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    """A pipe, a link, a folder in a slot's place are named; nobody waits there, the aim stays as it is."""
+    file = tmp_path / "audit.jsonl"
+    sinks = [await started(file) for _ in range(3)]
+    await sinks[1].close()
+    await leave_open(tmp_path / "audit.jsonl.2", sinks[2])
+    strange = tmp_path / "audit.jsonl.1"
+    strange.unlink()
+    (tmp_path / "aim").write_bytes(b"")
+    if kind == "pipe":
+        os.mkfifo(strange)
+    elif kind == "link":
+        strange.symlink_to(tmp_path / "aim")
+    else:
+        strange.mkdir()
+    with pytest.raises(AuditUnavailable, match=r"audit\.jsonl\.1"):
+        await asyncio.wait_for(close_orphans(file), 20)
+    assert records_of(tmp_path / "audit.jsonl.2")[-1]["act"] == "stopped"
+    assert (tmp_path / "aim").read_bytes() == b""
+    await sinks[0].close()
+
+
+async def test_a_file_behind_a_missing_one_is_looked_after(tmp_path: Path) -> None:
+    """A writer's file that was moved away hides none of those behind it."""
+    file = tmp_path / "audit.jsonl"
+    sinks = [await started(file) for _ in range(3)]
+    await sinks[1].close()
+    await leave_open(tmp_path / "audit.jsonl.2", sinks[2])
+    (tmp_path / "audit.jsonl.1").unlink()
+    assert await close_orphans(file) == [2]
+    await sinks[0].close()
+
+
+async def test_a_slot_whose_growing_file_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    """AUD-06: where rotated files stand without the one that grows, somebody took it: no chain goes on beside it."""
+    file = tmp_path / "audit.jsonl"
+    sink = JsonlSink(JsonlSettings(file, deadline_s=20.0, rotate_bytes=3000))
+    await sink.start()
+    for n in range(12):
+        await sink.append(decision(n))
+    await sink.close()
+    assert segments_of(file)
+    there = file.read_bytes()
+    file.unlink()
+    with pytest.raises(AuditUnavailable, match="was removed"):
+        await started(file)
+    assert not file.exists()
+    file.write_bytes(there)
+    await (await started(file)).close()

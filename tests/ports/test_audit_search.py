@@ -14,11 +14,13 @@ from click.testing import CliRunner, Result
 
 from gateway.audit.commands import audit
 from gateway.audit.query import Query, moment
-from gateway.audit.segments import lines_back, lines_of, open_chain, segment_path, slot_path
-from gateway.contract.chain import ZERO, chain
+from gateway.audit.segments import lines_back, lines_of, open_chain, segment_path, segments_of, slot_path
+from gateway.audit.trail import ChainOfFiles
+from gateway.audit.verify import verify_file
+from gateway.contract.chain import ZERO, Checkpoint, chain
 from gateway.contract.record import admin_record, approval_record
 from tests.contract.walked import REDACTOR, transition
-from tests.ports.test_audit import decision, outcome, refusal
+from tests.ports.test_audit import decision, opened, outcome, refusal
 
 
 def written(file: Path, records: list[dict[str, Any]], *, writer: int = 0, cut: tuple[int, ...] = ()) -> None:
@@ -121,6 +123,58 @@ def test_a_question_that_is_none_is_2(file: Path) -> None:
     assert "is no time" in ask(file, "--since", "yesterday").stderr
     assert ask(file.with_name("absent")).exit_code == 2
     assert CliRunner().invoke(audit, ["search"]).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--who", "--tool", "--reason", "--decision"])
+def test_a_text_that_is_none_is_2(file: Path, option: str) -> None:
+    """Bytes that are no UTF-8 reach a program as lone surrogates: said, no traceback, and no `nothing was found`."""
+    result = ask(file, option, b"\xff\xfe".decode("utf-8", "surrogateescape"))
+    assert (result.exit_code, "not UTF-8" in result.stderr) == (2, True), result.output
+
+
+async def test_a_file_that_retention_takes_ends_no_reading(tmp_path: Path) -> None:
+    """Rotated files may go while somebody reads: search passes over them, verify judges what is left."""
+    file = tmp_path / "audit.jsonl"
+    sink = await opened(file, rotate_bytes=3000)
+    for n in range(14):
+        await sink.append(decision(n))
+    gone = segments_of(file)[:2]
+    end = json.loads(gone[-1][1].read_bytes().splitlines()[-1])
+    point = Checkpoint(0, end["seq"], end["hash"])
+    facts = {"files": [path.name for _, path in gone], "to": end["seq"], "head": end["hash"]}
+    await sink.append(admin_record("segments_removed", facts=facts))
+    reading = ChainOfFiles(file).lines(newest_first=True)
+    seen = [next(reading)]
+    for _, path in gone:
+        path.unlink()
+    seen += reading
+    assert [json.loads(line)["seq"] for line in seen] == list(range(sink.seq, end["seq"], -1))
+    await sink.close()
+    assert verify_file(file, 0, [point]).whole
+
+
+async def test_a_file_that_retention_takes_breaks_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AUD-05: files that go between the look at the folder and their turn are retention's, and the rest is whole."""
+    file = tmp_path / "audit.jsonl"
+    sink = await opened(file, rotate_bytes=3000)
+    for n in range(14):
+        await sink.append(decision(n))
+    gone = segments_of(file)[:2]
+    end = json.loads(gone[-1][1].read_bytes().splitlines()[-1])
+    facts = {"files": [path.name for _, path in gone], "to": end["seq"], "head": end["hash"]}
+    await sink.append(admin_record("segments_removed", facts=facts))
+    await sink.close()
+
+    def vanish(path: Path) -> int:
+        for _, one in gone:
+            one.unlink(missing_ok=True)
+        return open_chain(path)
+
+    monkeypatch.setattr(
+        "gateway.audit.segments.open_chain", lambda path: open_chain(path) if path == file else vanish(path)
+    )
+    report = verify_file(file, 0, [Checkpoint(0, end["seq"], end["hash"])])
+    assert (report.unread, report.finding, report.first) == ("", None, end["seq"] + 1)
 
 
 def test_what_is_no_record_is_passed_over_and_never_printed_raw(file: Path) -> None:
