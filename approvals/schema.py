@@ -197,3 +197,12 @@ errands = Table(
         postgresql_where=text("state IN ('held', 'running', 'asked')"),
     ),
 )
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("id", String(64), primary_key=True),  # a digest of what is counted, and for whom
+    Column("used", BigInteger, nullable=False),
+    Column("ends_at", Double, nullable=False),
+    Index("budgets_end", "ends_at"),
+)

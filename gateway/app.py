@@ -22,6 +22,7 @@ from approvals.outbox import Outbox
 from approvals.retention import forget
 from approvals.shelf import Shelf
 from approvals.store import Store
+from approvals.tally import Tally, sweep
 from approvals.ticket import Transition
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.commits import GroupCommit
@@ -34,6 +35,7 @@ from gateway.audit.port import AuditUnavailable
 from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.audit.postgres import close_orphans as close_orphans_in
 from gateway.audit.segments import slot_path
+from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
@@ -99,16 +101,20 @@ class CannotStart(Exception):  # noqa: N818 - what it is
     """A room could not be opened; the text says which, and why."""
 
 
-def build(settings: Settings) -> House:
-    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
-    return House(make_plan(settings))
+def build(settings: Settings, *, workers: int = 1) -> House:
+    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing.
+
+    `workers`: how many serve this configuration here.
+    """
+    return House(make_plan(settings), workers)
 
 
 class House:
     """One worker's rooms, opened together and closed in the reverse order."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, workers: int = 1) -> None:
         self._plan = plan
+        self._workers = workers
         self._log = structlog.get_logger("house")
         self._open = contextlib.AsyncExitStack()
         self._redactor = Redactor(plan.audit_keys)
@@ -196,6 +202,7 @@ class House:
         self._runs = Runs(shelf, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand)
         errands = Errands(shelf, desk, handles, self._runs, count=telemetry.errand)
         grants = Grants(implications)
+        budgets = Budgets(self._make_counter())
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
@@ -203,6 +210,7 @@ class House:
             desk=desk,
             challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
             grants=grants,
+            budgets=budgets,
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
             errands=errands,
             seals=seals,
@@ -221,6 +229,12 @@ class House:
         self._caring = asyncio.create_task(self._look_after(desk))
         opened.push_async_callback(_end, self._caring)
         self._open_courier()
+
+    def _make_counter(self) -> Counter:
+        """Who counts the policy's limits: a worker's own memory is enough only where it is the one worker."""
+        if self._plan.settings.budgets.store == "database":
+            return Tally(self._store)
+        return MemoryTally() if self._workers == 1 else OneOfSeveral()
 
     def _open_courier(self) -> None:
         """Who tells webhooks of tickets; it stops before the store does."""
@@ -493,6 +507,7 @@ class House:
                 await self._shelf.sweep()
                 if forgotten := await forget(self._store, self._plan.settings.approvals.keep_s):
                     self._log.info("tickets_forgotten", count=forgotten)
+                await sweep(self._store)
             except (StoreUnavailable, AuditUnavailable) as error:
                 self._log.error("approvals_not_looked_after", error=str(error))
 

@@ -113,7 +113,7 @@ def serve(config: Path, host: str | None, port: int | None, workers: int) -> Non
         admin_host=settings.admin.host,
         admin_port=settings.admin.port,
         workers=workers,
-        command=worker_command(config.resolve(), settings.listen.host),
+        command=worker_command(config.resolve(), settings.listen.host, workers),
         grace_s=settings.limits.grace_s,
     )
 
@@ -130,10 +130,11 @@ def serve(config: Path, host: str | None, port: int | None, workers: int) -> Non
 @config_option
 @click.option("--host", required=True)
 @click.option("--port", type=int, required=True)
+@click.option("--workers", type=int, required=True)
 @click.option("--slot", type=int, required=True)
 @click.option("--fd", type=int, required=True)
 @click.option("--status-fd", type=int, required=True)
-def worker(*, config: Path, host: str, port: int, slot: int, fd: int, status_fd: int) -> None:
+def worker(*, config: Path, host: str, port: int, workers: int, slot: int, fd: int, status_fd: int) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
     from gateway.status import Resigned  # noqa: PLC0415
     from gateway.supervisor import CANNOT_START  # noqa: PLC0415
@@ -152,7 +153,7 @@ def worker(*, config: Path, host: str, port: int, slot: int, fd: int, status_fd:
     set_up_logs()
     count_in_slot(slot)
     try:
-        house = build(with_listen(load_settings(config), host, port))
+        house = build(with_listen(load_settings(config), host, port), workers=workers)
     except (ConfigError, ValueError) as error:
         pipe.say(Resigned(str(error)))
         sys.exit(CANNOT_START)

@@ -23,7 +23,7 @@ from gateway.settings.judging import (
     ShadowSettings,
     TlsSettings,
 )
-from gateway.settings.keeping import ApprovalSettings, AuditSettings, SealSettings
+from gateway.settings.keeping import ApprovalSettings, AuditSettings, BudgetSettings, SealSettings
 from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
 from gateway.settings.servers import PinSettings, ServerSettings
 
@@ -58,6 +58,7 @@ class Settings(BaseSettings):
     servers: Annotated[dict[ServerName, ServerSettings], Field(min_length=1)]
     policy: PolicySettings
     approvals: ApprovalSettings = ApprovalSettings()
+    budgets: BudgetSettings = BudgetSettings()
     audit: AuditSettings
     seals: SealSettings = SealSettings()
     sign_in: SignInSettings | None = None

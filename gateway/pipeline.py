@@ -15,6 +15,7 @@ from typing import Any
 from approvals.desk import Desk
 from approvals.ticket import Claimed, Held
 from gateway.audit.port import AuditSink
+from gateway.budgets import Budgets
 from gateway.catalog import Catalog
 from gateway.challenge import Challenges
 from gateway.contract.admission import admit, policy_input
@@ -79,6 +80,7 @@ class Corridor:
     implications: Implications
     observer: Observer
     grants: Grants = field(default_factory=Grants)
+    budgets: Budgets = field(default_factory=Budgets)
     volatile_meta: frozenset[str] = frozenset()
     concurrent: int = 1000
     clock: Callable[[], float] = time.time
@@ -99,6 +101,7 @@ class Corridor:
         except BaseException as gone:
             self.delivery.abandon(passage)
             if not passage.committed:
+                self.uncount(passage)
                 self.write_off(passage, Refused(Refusal.CLIENT_GONE, str(gone)))
             raise
         finally:
@@ -140,6 +143,7 @@ class Corridor:
         await self.catalog.hold(server, call)
         if not_accepted is not None:
             raise not_accepted
+        passage.taken = await self.budgets.take(verdict.limits, server, identity, call)
         if verdict.effect is Effect.APPROVE or is_approved(opened):
             asked = (server, identity, call, tool, verdict, opened)
             needed = await find_needed(self.policy, *asked, self.volatile_meta, self.grants)
@@ -224,6 +228,7 @@ class Corridor:
     async def turn_away(self, passage: Passage, refused: Refused) -> Reply:
         """The one exit of every refusal: a reply for the caller and a record of why."""
         if not passage.committed:
+            self.uncount(passage)
             self.write_off(passage, refused)
             if isinstance(passage.settled, Claimed):
                 await self.delivery.restore(passage.settled)
@@ -231,6 +236,12 @@ class Corridor:
             passage.refuse(refused)
             await self.delivery.conclude(passage, "unknown" if passage.sent else "failed")
         return reply_of(passage, refused)
+
+    def uncount(self, passage: Passage) -> None:
+        """A call that is not admitted after all costs its budgets nothing; nobody waits for that."""
+        taken, passage.taken = passage.taken, ()
+        if taken:
+            self.delivery.spawn(self.budgets.give_back(taken))
 
     def write_off(self, passage: Passage, refused: Refused) -> None:
         """Record a refusal of which nothing was forwarded. It joins the next commit; nobody waits for it."""

@@ -278,7 +278,7 @@ class Supervisor:
             process.kill()
 
 
-def worker_command(config: Path, host: str) -> tuple[str, ...]:
+def worker_command(config: Path, host: str, workers: int) -> tuple[str, ...]:
     """The argv that starts a worker on `config`; the supervisor appends the port and the descriptors."""
-    options = ("--config", str(config), "--host", host)
+    options = ("--config", str(config), "--host", host, "--workers", str(workers))
     return (sys.executable, "-m", "gateway.cli", "worker", *options)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
 
 class PolicyUnavailable(Exception):  # noqa: N818 - the room's own word; only the house refuses
@@ -45,6 +45,16 @@ class ApprovalTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `count` calls in `window_s` seconds, counted for each combination of what `per` names (see `PER`)."""
+
+    name: str
+    per: tuple[str, ...]
+    count: int
+    window_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """One decision. `clear` and `mask` are JSON pointers into the arguments; `visible` holds ids (list phase)."""
 
@@ -56,7 +66,7 @@ class Verdict:
     clear: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
-    limits: Mapping[str, Any] | None = None
+    limits: tuple[Limit, ...] = ()
     revision: str = ""
 
 
@@ -64,6 +74,9 @@ MAX_USES = 1_000
 MAX_TTL_S = 31 * 24 * 3600
 MAX_MIN_APPROVERS = 32
 MAX_GRANT_BYTES = 16_384
+MAX_LIMITS = 16
+MAX_COUNT = 1_000_000_000
+PER = ("server", "subject", "client", "tenant", "name")
 
 _EFFECTS = {effect.value: effect for effect in Effect}
 
@@ -143,11 +156,35 @@ def _grant(member: str, value: Any) -> Mapping[str, Any]:
     return schema
 
 
-def _limits(member: str, _value: Any) -> NoReturn:
-    # Nothing counts yet: to read limits and not to keep them would turn "at most 5" into "allow".
-    raise _fail(f"`{member}` is given, and this gateway does not enforce limits")
+def _limits(member: str, value: Any) -> tuple[Limit, ...]:
+    if type(value) is not list or len(value) > MAX_LIMITS:
+        raise _fail(f"`{member}` is not an array of at most {MAX_LIMITS}")
+    return tuple(_limit(f"{member}.", one) for one in value)
 
 
+def _limit(prefix: str, value: Any) -> Limit:
+    if type(value) is not dict or value.keys() != _LIMIT.keys():
+        raise _fail(f"`{prefix[:-1]}` holds an entry that is not an object with exactly {', '.join(_LIMIT)}")
+    return Limit(**{name: _read(_LIMIT, prefix, name, found) for name, found in value.items()})
+
+
+def _name(member: str, value: Any) -> str:
+    (name,) = _texts(_REASON, "a stable name ([a-z0-9_.-]{1,64})", 1, 64)(member, [value])
+    return name
+
+
+def _per(member: str, value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(one) is str and one in PER for one in value):
+        raise _fail(f"`{member}` is not an array of {', '.join(PER)}")
+    return tuple(dict.fromkeys(value))
+
+
+_LIMIT: dict[str, Callable[[str, Any], Any]] = {
+    "name": _name,
+    "per": _per,
+    "count": _count(MAX_COUNT),
+    "window_s": _count(MAX_TTL_S),
+}
 _TERMS: dict[str, Callable[[str, Any], Any]] = {
     "uses": _count(MAX_USES),
     "ttl_s": _count(MAX_TTL_S),

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from approvals.allowance import Taken
 from approvals.ticket import Claimed, Held
 from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
@@ -265,6 +266,7 @@ class Passage:
 
     `ended` says why the gateway itself ended a subscription, where it did. `waits` is what the request's state says
     that it waits for, `challenge` how its caller was told to wait.
+    `taken` is what the call counts for in its budgets.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     """
 
@@ -283,6 +285,7 @@ class Passage:
     verdict: Verdict | None = None
     opened_state: OpenedState | None = None
     waits: Waits | None = None
+    taken: tuple[Taken, ...] = ()
     settled: Claimed | Held | None = None
     admitted: Admitted | None = None
     made_task: Task | None = None

@@ -133,10 +133,11 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
     sentence (members of the JSON-RPC error's `data`), and `message` replaces the row's sentence only where the
     contract wants the header, the versions or the arguments' faults named, or a ticket's page. `request_id` is the
     JSON-RPC id where only the raising room could read it (an envelope that is not valid as a whole). `instead` is a
-    result that its caller gets in place of the error; the record keeps the row.
+    result that its caller gets in place of the error; the record keeps the row. `retry_after_s` is known better
+    than the row's, where it is not 0.
     """
 
-    __slots__ = ("data", "detail", "instead", "message", "refusal", "request_id")
+    __slots__ = ("data", "detail", "instead", "message", "refusal", "request_id", "retry_after_s")
 
     def __init__(
         self,
@@ -146,6 +147,7 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
         message: str | None = None,
         request_id: str | int | None = None,
         instead: Mapping[str, Any] | None = None,
+        retry_after_s: int = 0,
         **data: Any,
     ) -> None:
         super().__init__(refusal.reason, detail)
@@ -154,4 +156,5 @@ class Refused(Exception):  # noqa: N818 - a past participle: the value proves th
         self.message = message
         self.request_id = request_id
         self.instead = instead
+        self.retry_after_s = retry_after_s
         self.data: dict[str, Any] = data

@@ -53,8 +53,8 @@ def refusal_reply(
         required = data.get("requiredScopes") if row.status == 403 else None
         scopes: Sequence[str] = required or (server.scopes if server is not None else ())
         headers += ((b"www-authenticate", challenge(row.challenge, scopes, server)),)
-    if row.retry_after_s:
-        headers += ((b"retry-after", b"%d" % row.retry_after_s),)
+    if after_s := refused.retry_after_s or row.retry_after_s:
+        headers += ((b"retry-after", b"%d" % after_s),)
     return Reply(row.status, headers, orjson.dumps(body), close=row.close)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -258,5 +258,5 @@ def _refusal(refused: Refused | None) -> dict[str, Any] | None:
 
 def _plain(verdict: Verdict) -> dict[str, Any]:
     """The policy's answer, without what it did not say."""
-    found = orjson.loads(orjson.dumps(replace(verdict, limits=None)))
+    found = orjson.loads(orjson.dumps(verdict))
     return {name: value for name, value in found.items() if name != "revision" and value not in (None, [])}

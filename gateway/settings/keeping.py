@@ -67,6 +67,12 @@ class ApprovalSettings(Group):
         return self
 
 
+class BudgetSettings(Group):
+    """Where the policy's `limits` are counted: in the one worker's memory, or in the approvals database for all."""
+
+    store: Literal["memory", "database"] = "memory"
+
+
 def _never_or(least: int) -> Callable[[float], float]:
     def judge(value: float) -> float:
         if value != 0 and not value >= least:

@@ -179,9 +179,6 @@ def test_every_reason_is_documented() -> None:
     rules = (BUNDLE / "mcp/authz/authz.rego").read_text()
     table = PAGE.read_text().partition("## Reasons")[2].partition("\n## ")[0]
     documented_names = set(re.findall(r"^\| `([a-z_]+)` \|", table, re.MULTILINE))
-    given = set(
-        re.findall(
-            r'"((?:[a-z]+_)+(?:listed|missing|possible|unknown|normal|needed|decided|continued)|allowed)"', rules
-        )
-    )
+    last = "listed|missing|possible|unknown|normal|needed|decided|continued|unreadable|hours|not_allowed"
+    given = set(re.findall(rf'"((?:[a-z]+_)+(?:{last})|allowed)"', rules))
     assert given == documented_names

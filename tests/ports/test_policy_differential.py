@@ -40,7 +40,7 @@ def opa(opa_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A real OPA with the shipped rules, whose data can be replaced."""
     running = Opa(opa_program, None, tmp_path_factory.mktemp("opa") / "opa.log")
     with running, httpx.Client(base_url=running.url, trust_env=False, timeout=60) as client:
-        rules = load_bundle(SHIPPED).modules[0].text
+        (rules,) = (module.text for module in load_bundle(SHIPPED).modules)
         for name, text in (("authz", rules), ("batch", BATCH)):
             client.put(f"/v1/policies/{name}", content=text).raise_for_status()
         yield client
@@ -88,14 +88,17 @@ async def test_both_engines_decide_alike(opa: httpx.Client, sets: int, each: int
     print(f"seed {seed}")  # noqa: T201 - what repeats this run
     cases = Cases(seed)
     effects: dict[str, int] = {}
+    reasons: set[str] = set()
     for number in range(sets):
         servers, questions = cases.data(), [cases.question() for _ in range(each)]
         embedded, real = await ask_embedded(servers, questions), ask_opa(opa, servers, questions)
         for question, here, there in zip(questions, embedded, real, strict=True):
             assert here == there, f"seed {seed}, set {number}: {json.dumps([question, servers])}"
             effects[here["effect"]] = effects.get(here["effect"], 0) + 1
+            reasons |= {*here["reasons"], *(["limits"] if here.get("limits") else [])}
     assert sum(effects.values()) == sets * each
     assert min(effects[one] for one in ("allow", "approve", "deny")) > sets * each * 0.01, effects
+    assert reasons >= {"outside_hours", "argument_missing", "argument_not_allowed", "limits"}, reasons
 
 
 @pytest.mark.parametrize(

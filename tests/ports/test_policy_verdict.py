@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.verdict import ApprovalTerms, Effect, PolicyUnavailable, Verdict, read_verdict
+from policies.verdict import ApprovalTerms, Effect, Limit, PolicyUnavailable, Verdict, read_verdict
 
 TERMS = {"uses": 2, "ttl_s": 900, "approvers": ["group:https://idp|ops"], "min_approvers": 2}
 WHOLE: dict[str, Any] = {
@@ -53,6 +53,17 @@ def test_what_is_no_object_is_no_verdict(answer: Any) -> None:
     """Undefined, a bare word, a list: nothing of it is an allow."""
     with pytest.raises(PolicyUnavailable, match="malformed"):
         read_verdict(answer, "r")
+
+
+LIMIT: dict[str, Any] = {"name": "daily", "per": ["server", "subject", "name"], "count": 20, "window_s": 86_400}
+
+
+def test_limits_are_read_as_they_are_given() -> None:
+    """What is counted apart, how many, and for how long; none at all where there are none."""
+    answer = {"effect": "allow", "limits": [LIMIT, {**LIMIT, "name": "all", "per": []}]}
+    daily = Limit("daily", ("server", "subject", "name"), 20, 86_400)
+    assert read_verdict(answer, "r").limits == (daily, Limit("all", (), 20, 86_400))
+    assert read_verdict({"effect": "allow", "limits": []}, "r").limits == ()
 
 
 MALFORMED: list[tuple[str, Any, str]] = [
@@ -102,6 +113,29 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("approval", {}, "approvers"),
     ("limits", {}, "limits"),
     ("limits", {"calls_per_minute": 5}, "limits"),
+    ("limits", None, "limits"),
+    ("limits", [1], "limits"),
+    ("limits", [LIMIT] * 17, "limits"),
+    *(
+        ("limits", [{**LIMIT, name: value}], "limits")
+        for name, value in (
+            ("name", ""),
+            ("name", "Daily Count"),
+            ("name", 1),
+            ("per", "subject"),
+            ("per", ["user"]),
+            ("per", [1]),
+            ("count", 0),
+            ("count", True),
+            ("count", 1.0),
+            ("count", 10**9 + 1),
+            ("window_s", 0),
+            ("window_s", "60"),
+            ("window_s", 2_678_401),
+            ("windows", 1),
+        )
+    ),
+    *(("limits", [{key: LIMIT[key] for key in LIMIT if key != name}], "limits") for name in LIMIT),
     ("Effect", "allow", "unknown member"),
     ("obligations", [], "unknown member"),
     ("evil\n\x1b[31m", 1, "not a plain name"),

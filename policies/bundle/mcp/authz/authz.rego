@@ -28,6 +28,7 @@ decision := {
 	"reasons": ["allowed"],
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
+	"limits": limits,
 } if {
 	not refusal
 	gate == "open"
@@ -40,6 +41,7 @@ decision := {
 	"reasons": ["approved_call_continued"],
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
+	"limits": limits,
 } if {
 	not refusal
 	gate == "approve"
@@ -53,6 +55,7 @@ decision := {
 	"approval": terms,
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
+	"limits": limits,
 } if {
 	not refusal
 	gate == "approve"
@@ -61,12 +64,19 @@ decision := {
 
 # A grant (the same tool, arguments within a schema) is possible only where the data says so for the tool itself. What is
 # asked for has no say in how often, how long, and within which bounds.
-terms := object.remove(entry.approval, ["needed", "answers", "grant"]) if not granting
+terms := own_terms if not granting
 
 terms := object.union(
-	object.remove(entry.approval, ["needed", "answers", "grant"]),
+	own_terms,
 	object.union(object.remove(entry.approval.grant, ["schema"]), {"grant": {"schema": entry.approval.grant.schema}}),
 ) if granting
+
+own_terms := object.remove(entry.approval, ["needed", "answers", "grant"]) if not "steps" in object.keys(entry.approval)
+
+own_terms := object.union(
+	object.remove(entry.approval, ["needed", "answers", "grant", "steps"]),
+	{"min_approvers": approvers_needed},
+) if "steps" in object.keys(entry.approval)
 
 granting if {
 	is_object(input.request.grant)
@@ -171,13 +181,16 @@ refusal := "phase_unknown" if {
 	reason := server_fault
 } else := reason if {
 	is_object(entry)
-	reason := fault(entry)
+	reason := fault(section, entry)
 } else := "approval_terms_missing" if {
 	gate == "unstated"
 } else := reason if {
 	section
 	not is_object(entry)
 	reason := absence(section, input.request.name)
+} else := reason if {
+	is_object(entry)
+	reason := argument_fault
 } else := reason if {
 	not section
 	reason := refusal_of_several
@@ -208,7 +221,7 @@ settled("tools") if {
 
 refusal_of(place, id, found) := reason if {
 	is_object(found)
-	reason := fault(found)
+	reason := fault(place, found)
 } else := "approval_terms_missing" if {
 	is_object(found)
 	gate_of(place, found) == "unstated"
@@ -232,29 +245,78 @@ absence("resources", id) := "resource_uri_not_normal" if {
 
 # What makes this caller a stranger to an entry. A misspelt member must never silently mean "no such rule"; a member
 # of a wrong type makes the decision malformed, or this denial.
-fault(one) := "data_member_unknown" if {
-	count(object.keys(one) - entry_members) > 0
-} else := "environment_not_listed" if {
+fault(place, one) := "data_member_unknown" if {
+	count(object.keys(one) - entry_members[place]) > 0
+} else := reason if {
+	reason := fault_of_all(one)
+}
+
+server_fault := "data_member_unknown" if {
+	count(object.keys(server) - server_members) > 0
+} else := reason if {
+	reason := fault_of_all(server)
+}
+
+fault_of_all(one) := "environment_not_listed" if {
 	environments := one.environments
 	not input.server.environment in environments
 } else := "tenant_not_listed" if {
 	tenants := one.tenants
 	not input.subject.tenant in tenants
+} else := "outside_hours" if {
+	hours := one.hours
+	not within_hours(hours)
+} else := "budget_unreadable" if {
+	budgets := one.budgets
+	not budgets_readable(budgets)
 }
 
-server_fault := "data_member_unknown" if {
-	count(object.keys(server) - server_members) > 0
-} else := "environment_not_listed" if {
-	environments := server.environments
-	not input.server.environment in environments
-} else := "tenant_not_listed" if {
-	tenants := server.tenants
-	not input.subject.tenant in tenants
+entry_members := {
+	"tools": called_members,
+	"prompts": called_members,
+	"resources": plain_members,
+	"templates": plain_members,
+	"methods": plain_members,
 }
 
-entry_members := {"description", "effect", "scopes", "approval", "clear", "mask", "environments", "tenants", "disclose"}
+plain_members := {"description", "effect", "scopes", "approval", "clear", "mask", "environments", "tenants", "hours", "disclose"}
 
-server_members := {"description", "scopes", "environments", "tenants", "tools", "prompts", "resources", "methods"}
+called_members := plain_members | {"arguments", "budgets"}
+
+server_members := {
+	"description", "scopes", "environments", "tenants", "hours", "budgets", "tools", "prompts", "resources", "methods",
+}
+
+# ------------------------------------------------------------------ how often
+
+# What the gateway counts before a call goes on: a server's budgets over all calls, an entry's over its own.
+limits := array.concat(limits_of(server, []), limits_of(known, ["name"]))
+
+limits_of(one, _) := [] if not "budgets" in object.keys(one)
+
+limits_of(one, more) := found if {
+	"budgets" in object.keys(one)
+	budgets_readable(one.budgets)
+	found := [limit |
+		some name, budget in one.budgets
+		whose := counted_per[object.get(budget, "per", "subject")]
+		per := array.concat(["server"], array.concat(whose, more))
+		limit := {"name": name, "per": per, "count": budget.count, "window_s": budget.window_s}
+	]
+}
+
+counted_per := {"subject": ["subject"], "client": ["client"], "tenant": ["tenant"], "all": []}
+
+budgets_readable(budgets) if {
+	is_object(budgets)
+	every budget in budgets {
+		is_object(budget)
+		count(object.keys(budget) - {"description", "count", "window_s", "per"}) == 0
+		is_number(budget.count)
+		is_number(budget.window_s)
+		object.get(budget, "per", "subject") in object.keys(counted_per)
+	}
+}
 
 phase_known if input.phase == "call"
 
@@ -410,6 +472,7 @@ gate_of(place, one) := "open" if {
 	object.get(one.approval, "answers", "covered") in ["covered", "again"]
 	count(one.approval.approvers) > 0
 	grant_stated(one.approval)
+	steps_stated(one.approval)
 } else := "unstated"
 
 grant_stated(approval) if object.get(approval, "grant", null) == null
@@ -452,3 +515,339 @@ visible := [candidate.id |
 shown(place, id) := find(place, id) if method != "resources/templates/list"
 
 shown(_, id) := find("templates", id) if method == "resources/templates/list"
+
+# ------------------------------------------------------------------ what a call may say
+
+# What the arguments of a call may be, by the member `arguments` of a tool's or prompt's data (docs/policy.md,
+# "Arguments"). Each key is a JSON pointer to one argument. What can't be read as a rule denies.
+
+# The first thing that stands against the arguments; undefined when nothing does. A grant is asked for without any: of
+# a call that runs under it they are judged like those of every other call.
+argument_fault := min(found) if {
+	rules := entry.arguments
+	not asks_for_grant
+	found := argument_faults(rules)
+	count(found) > 0
+}
+
+asks_for_grant if {
+	granting
+	object.get(input.request, "arguments", null) in [null, {}]
+}
+
+argument_faults(rules) := {"argument_rule_unreadable"} if {
+	not is_object(rules)
+} else := found if {
+	found := {why | some pointer, rule in rules; why := argument_wrong(pointer, rule)}
+}
+
+argument_wrong(pointer, rule) := "argument_rule_unreadable" if {
+	not readable_rule(pointer, rule)
+} else := "argument_missing" if {
+	not given(pointer)
+	object.get(rule, "optional", false) == false
+} else := "argument_not_allowed" if {
+	given(pointer)
+	not holds(rule, value_at(pointer, null))
+}
+
+argument_rule_members := {"description", "optional", "each", "one_of", "within", "sql", "at_least", "at_most"}
+
+readable_rule(pointer, rule) if {
+	startswith(pointer, "/")
+	is_object(rule)
+	count(object.keys(rule) - argument_rule_members) == 0
+	is_boolean(object.get(rule, "optional", false))
+	is_boolean(object.get(rule, "each", false))
+	is_array(object.get(rule, "one_of", []))
+	is_array(object.get(rule, "within", []))
+	every prefix in object.get(rule, "within", []) { is_string(prefix) }
+	object.get(rule, "sql", "read_only") == "read_only"
+	is_number(object.get(rule, "at_least", 0))
+	is_number(object.get(rule, "at_most", 0))
+}
+
+# A pointer leads through objects only. What is not there takes on whatever default it is given, and nothing else does.
+given(pointer) if value_at(pointer, 0) == value_at(pointer, 1)
+
+value_at(pointer, default_value) := object.get(input.request.arguments, steps_of(pointer), default_value) if {
+	is_object(input.request.arguments)
+} else := default_value
+
+steps_of(pointer) := [replace(replace(step, "~1", "/"), "~0", "~") |
+	some step in array.slice(split(pointer, "/"), 1, count(split(pointer, "/")))
+]
+
+holds(rule, value) if {
+	object.get(rule, "each", false) == false
+	fits(rule, value)
+}
+
+holds(rule, value) if {
+	object.get(rule, "each", false) == true
+	is_array(value)
+	every one in value { fits(rule, one) }
+}
+
+fits(rule, value) if {
+	fits_one_of(rule, value)
+	fits_within(rule, value)
+	fits_sql(rule, value)
+	fits_least(rule, value)
+	fits_most(rule, value)
+}
+
+fits_one_of(rule, _) if not "one_of" in object.keys(rule)
+
+fits_one_of(rule, value) if value in rule.one_of
+
+fits_least(rule, _) if not "at_least" in object.keys(rule)
+
+fits_least(rule, value) if {
+	is_number(value)
+	value >= rule.at_least
+}
+
+fits_most(rule, _) if not "at_most" in object.keys(rule)
+
+fits_most(rule, value) if {
+	is_number(value)
+	value <= rule.at_most
+}
+
+# ------------------------------------------------------------------ paths
+
+fits_within(rule, _) if not "within" in object.keys(rule)
+
+fits_within(rule, value) if {
+	is_string(value)
+	plain_path(value)
+	some prefix in rule.within
+	lies_within(value, prefix)
+}
+
+lies_within(path, prefix) if {
+	endswith(prefix, "/")
+	startswith(path, prefix)
+}
+
+# The folder itself.
+lies_within(path, prefix) if concat("", [path, "/"]) == prefix
+
+# A path with one reading, whatever decodes, resolves or cleans it: no percent sign, no backslash, nothing outside
+# ASCII, no empty segment, and none that is only dots and blanks.
+plain_path(path) if {
+	path != ""
+	trim_left(path, path_characters) == ""
+	segments := split(trim_suffix(trim_prefix(path, "/"), "/"), "/")
+	every segment in segments { trim(segment, ". ") != "" }
+}
+
+path_characters := "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/ @+=,()"
+
+# ------------------------------------------------------------------ SQL
+
+fits_sql(rule, _) if not "sql" in object.keys(rule)
+
+fits_sql(rule, value) if {
+	rule.sql == "read_only"
+	is_string(value)
+	reads_only(value)
+}
+
+# A net, not a wall: the server's database user must not be able to write either. The text is not parsed, so nothing
+# hinges on where a dialect ends a literal: every word counts, wherever it stands, and what is not known is refused.
+reads_only(text) if {
+	trim_left(text, sql_characters) == ""
+	not contains(text, "--")
+	not contains(text, "/*")
+	spaced := strings.replace_n(sql_blanks, lower(text))
+	words := [word | some word in split(spaced, " "); word != ""]
+	words[0] in {"select", "with"}
+	every word in words { not word in sql_refused }
+	every word in words { not startswith(word, "xp_") }
+	every word in words { not startswith(word, "sp_") }
+	every place, word in words { known_call(words, place, word) }
+}
+
+# Letters, digits, blanks and what expressions are made of: no semicolon, backslash, dollar, hash, backtick, at sign.
+sql_characters := concat("", [
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_",
+	" \t\r\n.,()*+-/%<>=!|&^~?:'\"[]{}",
+])
+
+sql_blanks := {
+	"\t": " ", "\r": " ", "\n": " ", ".": " ", ",": " , ", "(": " ( ", ")": " ) ", "*": " * ", "+": " + ", "-": " - ",
+	"/": " / ", "%": " % ", "<": " < ", ">": " > ", "=": " = ", "!": " ! ", "|": " | ", "&": " & ", "^": " ^ ",
+	"~": " ~ ", "?": " ? ", ":": " : ", "'": " ", "\"": " ", "[": " ", "]": " ", "{": " ", "}": " ",
+}
+
+sql_refused := {
+	"insert", "update", "delete", "merge", "replace", "upsert", "into", "create", "alter", "drop", "truncate", "rename",
+	"comment", "grant", "revoke", "deny", "call", "exec", "execute", "perform", "do", "declare", "begin", "commit",
+	"rollback", "savepoint", "abort", "start", "prepare", "deallocate", "set", "reset", "copy", "load", "import",
+	"export", "bulk", "unload", "put", "attach", "detach", "pragma", "vacuum", "analyze", "analyse", "reindex",
+	"cluster", "refresh", "lock", "unlock", "for", "listen", "notify", "unlisten", "discard", "checkpoint", "shutdown",
+	"kill", "use", "backup", "restore", "dbcc", "waitfor", "print", "raiserror", "throw", "goto", "if", "while",
+	"handler", "install", "uninstall", "flush", "purge", "optimize", "repair", "outfile", "dumpfile", "procedure",
+	"function", "trigger", "writetext", "updatetext", "readtext", "reconfigure", "revert", "setuser", "security",
+	"reassign", "owned", "openrowset", "openquery", "opendatasource", "returning", "output", "pivot_longer",
+}
+
+# Before a parenthesis stands an operator, a word that a parenthesis may follow, or a function that only computes.
+known_call(_, _, word) if word != "("
+
+known_call(words, place, "(") if words[place - 1] in sql_before_parenthesis
+
+sql_before_parenthesis := {
+	"(", ",", "*", "+", "-", "/", "%", "<", ">", "=", "|", "&", "^", "~", ":",
+	"select", "distinct", "from", "join", "where", "and", "or", "not", "in", "exists", "any", "all", "some", "on",
+	"using", "as", "by", "having", "over", "when", "then", "else", "case", "between", "like", "union", "except",
+	"intersect", "values", "limit", "offset", "filter", "materialized",
+	"count", "sum", "avg", "min", "max", "coalesce", "nullif", "greatest", "least", "abs", "round", "floor", "ceil",
+	"ceiling", "mod", "power", "sqrt", "sign", "lower", "upper", "length", "trim", "ltrim", "rtrim", "substr",
+	"substring", "position", "concat", "left", "right", "cast", "date", "extract", "date_trunc", "date_part", "year",
+	"month", "day", "row_number", "rank", "dense_rank", "ntile", "lag", "lead", "first_value", "last_value",
+	"string_agg", "group_concat", "array_agg", "stddev", "variance", "numeric", "decimal", "varchar", "char",
+}
+
+# ------------------------------------------------------------------ amounts
+
+# An approval's `steps`: above a limit more people must approve. What can't be read as a number counts as above it.
+approvers_needed := max([own | some own in array.concat([object.get(entry.approval, "min_approvers", 1)], raised)])
+
+raised := [step.min_approvers |
+	is_array(entry.approval.steps)
+	some step in entry.approval.steps
+	step_stated(step)
+	not stays_below(step)
+]
+
+stays_below(step) if {
+	amount := value_at(step.argument, null)
+	is_number(amount)
+	amount <= step.above
+}
+
+steps_stated(approval) if not "steps" in object.keys(approval)
+
+steps_stated(approval) if {
+	is_array(approval.steps)
+	is_number(object.get(approval, "min_approvers", 1))
+	every step in approval.steps { step_stated(step) }
+}
+
+step_stated(step) if {
+	is_object(step)
+	count(object.keys(step) - {"argument", "above", "min_approvers"}) == 0
+	is_string(step.argument)
+	startswith(step.argument, "/")
+	is_number(step.above)
+	is_number(step.min_approvers)
+}
+
+# ------------------------------------------------------------------ when
+
+# When something is open, by the member `hours` of a server's or entry's data (docs/policy.md, "Hours"): a list of
+# windows, one of which must be open. A window that can't be read is never open.
+
+# The engine's clock, but for questions that bring a time of their own: replays and tests. The gateway's bring none.
+now_ns := object.get(input, "now_ns", null) if "now_ns" in object.keys(input)
+
+now_ns := time.now_ns() if not "now_ns" in object.keys(input)
+
+within_hours(windows) if {
+	is_array(windows)
+	some window in windows
+	readable_window(window)
+	zone := object.get(window, "zone", "UTC")
+	date_fits(window, zone)
+	time_fits(window, zone)
+}
+
+window_members := {"description", "days", "from", "until", "first_day", "last_day", "zone"}
+
+readable_window(window) if {
+	is_object(window)
+	count(object.keys(window) - window_members) == 0
+	is_array(object.get(window, "days", []))
+	every day in object.get(window, "days", []) { day in week }
+	is_string(object.get(window, "zone", "UTC"))
+}
+
+week := ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+# The first and the last day are part of the window.
+date_fits(window, zone) if {
+	date := time.date([now_ns, zone])
+	today := ((date[0] * 10000) + (date[1] * 100)) + date[2]
+	day_number(object.get(window, "first_day", "0001-01-01")) <= today
+	today <= day_number(object.get(window, "last_day", "9999-12-31"))
+}
+
+# The minute of `until` is not part of the window any more. One that ends before it begins goes on past midnight, and
+# belongs to the day on which it began.
+time_fits(window, zone) if {
+	span := span_of(window)
+	span[0] < span[1]
+	minute := minute_of_day(zone)
+	span[0] <= minute
+	minute < span[1]
+	day_fits(window, zone, 0)
+}
+
+time_fits(window, zone) if {
+	span := span_of(window)
+	span[0] > span[1]
+	span[0] <= minute_of_day(zone)
+	day_fits(window, zone, 0)
+}
+
+time_fits(window, zone) if {
+	span := span_of(window)
+	span[0] > span[1]
+	minute_of_day(zone) < span[1]
+	day_fits(window, zone, 1)
+}
+
+span_of(window) := [minutes_of(object.get(window, "from", "00:00")), minutes_of(object.get(window, "until", "24:00"))]
+
+minute_of_day(zone) := (clock[0] * 60) + clock[1] if clock := time.clock([now_ns, zone])
+
+day_fits(window, _, _) if not "days" in object.keys(window)
+
+day_fits(window, zone, ago) if {
+	some place, name in ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+	name == time.weekday([now_ns, zone])
+	week[((place + 7) - ago) % 7] in window.days
+}
+
+# "HH:MM", 00:00 to 24:00 -> minutes.
+minutes_of(text) := minutes if {
+	count(text) == 5
+	substring(text, 2, 1) == ":"
+	minute := number_of(substring(text, 3, 2))
+	minute < 60
+	minutes := (number_of(substring(text, 0, 2)) * 60) + minute
+	minutes <= 1440
+}
+
+# "YYYY-MM-DD" -> a number of the same order.
+day_number(text) := ((number_of(substring(text, 0, 4)) * 10000) + (number_of(substring(text, 5, 2)) * 100)) + number_of(substring(text, 8, 2)) if {
+	count(text) == 10
+	substring(text, 4, 1) == "-"
+	substring(text, 7, 1) == "-"
+}
+
+number_of(digits) := number if {
+	values := [digit_values[digit] | some digit in split(digits, "")]
+	count(values) == count(digits)
+	places := array.slice([1000, 100, 10, 1], 4 - count(values), 4)
+	worths := [worth |
+		some place, value in values
+		worth := value * places[place]
+	]
+	number := sum(worths)
+}
+
+digit_values := {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5": 5, "6": 6, "7": 7, "8": 8, "9": 9}
