@@ -57,7 +57,7 @@ ROWS: Final[Mapping[str, str]] = {
     "AZ-05": "listed is what can be called",
     "AZ-07": "an expensive policy is refused at its deadline",
     "AZ-08": "a changed policy judges whole, and fails no request",
-    "AZ-09": "the embedded engine decides as OPA does",
+    "AZ-09": "the embedded engine decides as OPA does, and the corridor as an oracle in plain Python",
     "APR-01": "an approval is used once",
     "APR-02": "of parallel uses one runs",
     "APR-03": "another argument is another effect",
