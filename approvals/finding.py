@@ -99,8 +99,8 @@ class Finding(Opening):
         """Tickets that this person asked for or may decide (a local administrator: all), newest first, and whether
         more follow. At most `limit`, and no more than `budget` bytes of arguments (but always one).
         """
-        query = newest(select(tickets.c.id, tickets.c.weight), person, sieve, before, now)
-        rows = (await self.connection.execute(query.limit(limit + 1))).all()
+        query = newest(select(tickets.c.id, tickets.c.weight), person, sieve, before, now=now, limit=limit + 1)
+        rows = (await self.connection.execute(query)).all()
         chosen: list[str] = []
         for row in rows[:limit]:
             budget -= row.weight
@@ -115,7 +115,7 @@ class Finding(Opening):
         self, person: Person, *, sieve: Sieve, before: tuple[float, str] | None, limit: int, now: float
     ) -> tuple[list[Filed], bool]:
         """The bookkeeping of the same tickets, and of none their arguments: what a queue is made of."""
-        query = newest(SUMMARY, person, sieve, before, now).limit(limit + 1)
+        query = newest(SUMMARY, person, sieve, before, now=now, limit=limit + 1)
         rows = (await self.connection.execute(query)).all()
         said = await self._said([row.id for row in rows[:limit]])
         found = [self._filed(row, self._bond(row), None, said=said.get(row.id, ())) for row in rows[:limit]]

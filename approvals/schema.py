@@ -126,6 +126,12 @@ uses = Table(
         postgresql_where=text("state IN ('claimed', 'sent')"),
     ),
     Index(
+        "uses_unclear",
+        "ticket_id",
+        sqlite_where=text("state = 'unknown' AND resolved_at IS NULL"),
+        postgresql_where=text("state = 'unknown' AND resolved_at IS NULL"),
+    ),
+    Index(
         "uses_waiting",
         "ticket_id",
         sqlite_where=text("state = 'waiting'"),

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Select, and_, func, or_, select, text
+from sqlalchemy import Select, TextClause, and_, func, or_, select, text, union_all
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person
 from approvals.schema import decisions, tickets, uses
-from approvals.statements import is_readable_by, stands_as
-from approvals.ticket import Run, State, Ticket
+from approvals.statements import LIVE, is_of, latest, stands_as
+from approvals.ticket import State, Ticket
 
 MOST_LOOKED_THROUGH = 500
 """So many of a server's latest approvals are looked through for the last one of a tool."""
@@ -46,42 +46,43 @@ class Sieve:
     until: float | None = None
 
 
-_ended_unknown = (
-    select(uses.c.id).where(uses.c.id == tickets.c.running, uses.c.state == Run.UNKNOWN).correlate(tickets).exists()
-)
+_LIVE = text("tickets.state IN ('pending', 'approved')")  # to the letter of the index, which parameters would hide
+_APPROVED = text("tickets.state IN ('approved', 'used')")  # likewise
+_ended_unknown = text("uses.state = 'unknown' AND uses.resolved_at IS NULL")  # likewise
+
+
+def _needs_somebody(now: float) -> ColumnElement[bool]:
+    pending = select(tickets.c.id).where(_LIVE, stands_as(State.PENDING, now))
+    unclear = select(uses.c.ticket_id).where(_ended_unknown)
+    return tickets.c.id.in_(union_all(pending, unclear))
 
 
 def newest(
-    query: Select[Any], person: Person, sieve: Sieve, before: tuple[float, str] | None, now: float
+    query: Select[Any], person: Person, sieve: Sieve, before: tuple[float, str] | None, *, now: float, limit: int
 ) -> Select[Any]:
-    """The query over tickets, newest first, of what this person may read and asked to see."""
-    query = query.order_by(tickets.c.created_at.desc(), tickets.c.id.desc())
-    if not person.local:
-        query = query.where(is_readable_by(person))
-    own = _is_of(person)
+    """The query over tickets, newest first and at most `limit`, of what this person may read and asked to see."""
+    wanted: list[ColumnElement[bool] | TextClause] = []
+    own = is_of(person)
     if sieve.whose is not Whose.ALL:
-        query = query.where(own if sieve.whose is Whose.OWN else ~own)
+        wanted.append(own if sieve.whose is Whose.OWN else ~own)
     if sieve.state is not None:
-        query = query.where(stands_as(sieve.state, now))
+        wanted.append(stands_as(sieve.state, now))
+        if sieve.state in LIVE:
+            wanted.append(_LIVE)
     if sieve.open:
-        query = query.where(or_(stands_as(State.PENDING, now), _ended_unknown))
-    for column, wanted in (("server", sieve.server), ("name", sieve.name), ("subject", sieve.requester)):
-        if wanted:
-            query = query.where(tickets.c[column] == wanted)
+        wanted.append(_needs_somebody(now))
+    for column, value in (("server", sieve.server), ("name", sieve.name), ("subject", sieve.requester)):
+        if value:
+            wanted.append(tickets.c[column] == value)
     if sieve.after is not None:
-        query = query.where(tickets.c.created_at >= sieve.after)
+        wanted.append(tickets.c.created_at >= sieve.after)
     if sieve.until is not None:
-        query = query.where(tickets.c.created_at <= sieve.until)
+        wanted.append(tickets.c.created_at <= sieve.until)
     if before is not None:
         at, ticket_id = before
-        query = query.where(
-            or_(tickets.c.created_at < at, and_(tickets.c.created_at == at, tickets.c.id < ticket_id))
-        )
-    return query
-
-
-def _is_of(person: Person) -> ColumnElement[bool]:
-    return and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+        wanted.append(or_(tickets.c.created_at < at, and_(tickets.c.created_at == at, tickets.c.id < ticket_id)))
+    found = tickets.c.id.in_(latest(person, *wanted, limit=limit))
+    return query.where(found).order_by(tickets.c.created_at.desc(), tickets.c.id.desc()).limit(limit)
 
 
 def last_approved(ticket: Ticket, person: Person) -> Select[Any]:
@@ -91,25 +92,24 @@ def last_approved(ticket: Ticket, person: Person) -> Select[Any]:
     server's latest approvals, so that a long history costs no more than a short one.
     """
     asked = ticket.asked
-    approved = select(tickets.c.id, tickets.c.method, tickets.c.name).where(
+    approved = latest(
+        person,
         tickets.c.server == asked.server,
         tickets.c.resource == asked.resource,
         tickets.c.environment == asked.environment,
-        text("tickets.state IN ('approved', 'used')"),  # to the letter of the index, which parameters would hide
+        _APPROVED,
         tickets.c.id != ticket.id,
         tickets.c.kin.is_(None),  # a grant has no arguments to compare with
+        limit=MOST_LOOKED_THROUGH,
     )
-    if not person.local:
-        approved = approved.where(is_readable_by(person))
-    latest = approved.order_by(tickets.c.created_at.desc()).limit(MOST_LOOKED_THROUGH).subquery()
     approved_at = (
         select(func.max(decisions.c.at))
-        .where(decisions.c.ticket_id == latest.c.id, decisions.c.verb == "approve")
+        .where(decisions.c.ticket_id == tickets.c.id, decisions.c.verb == "approve")
         .scalar_subquery()
     )
     return (
-        select(latest.c.id)
-        .where(latest.c.method == asked.method, latest.c.name == asked.name)
-        .order_by(approved_at.desc(), latest.c.id)
+        select(tickets.c.id)
+        .where(tickets.c.id.in_(approved), tickets.c.method == asked.method, tickets.c.name == asked.name)
+        .order_by(approved_at.desc(), tickets.c.id)
         .limit(1)
     )

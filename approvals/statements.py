@@ -5,7 +5,7 @@ Each condition of a transition stands in the `WHERE` of its one statement; the n
 
 from __future__ import annotations
 
-from sqlalchemy import and_, bindparam, case, exists, not_, null, or_, select, update
+from sqlalchemy import Select, TextClause, and_, bindparam, case, exists, not_, null, or_, select, union, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person, entries_of
@@ -144,11 +144,37 @@ FREED = LEFT_UNKNOWN.values(running=null())
 """A known end frees it."""
 
 
+def is_of(person: Person) -> ColumnElement[bool]:
+    """Tickets that this person asked for."""
+    return and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+
+
+def names(person: Person) -> ColumnElement[bool]:
+    """Tickets whose approvers name this person."""
+    return exists().where(eligible.c.ticket_id == tickets.c.id, eligible.c.entry.in_(entries_of(person)))
+
+
 def is_readable_by(person: Person) -> ColumnElement[bool]:
-    """Tickets that this person asked for or is named by."""
-    own = and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
-    named = select(eligible.c.ticket_id).where(eligible.c.entry.in_(entries_of(person)))
-    return or_(own, tickets.c.id.in_(named))
+    """Tickets that this person asked for or is named by: for a look at one. Many are found by `latest`."""
+    return or_(is_of(person), names(person))
+
+
+def latest(person: Person, *conditions: ColumnElement[bool] | TextClause, limit: int) -> Select[tuple[str]]:
+    """The ids of the newest tickets that this person may read (a local administrator: any) under these conditions.
+
+    Each of the two ways to be a reader is a bounded search of its own, in the order of an index: with both joined by
+    `or`, a database looks through what a whole group may read, whatever is asked for.
+    """
+
+    def search(*more: ColumnElement[bool]) -> Select[tuple[str]]:
+        query = select(tickets.c.id).where(*more, *conditions)
+        found = query.order_by(tickets.c.created_at.desc(), tickets.c.id.desc()).limit(limit).subquery()
+        return select(found.c.id)
+
+    if person.local:
+        return search()
+    both = union(search(is_of(person)), search(names(person))).subquery()
+    return select(both.c.id)
 
 
 def is_overdue(now: float) -> ColumnElement[bool]:

@@ -17,10 +17,26 @@ from approvals.database import migrate
 from approvals.desk import Desk
 from approvals.ledger import Ledger
 from approvals.remote_clock import RemoteClock
+from approvals.retention import forget
 from approvals.revisions import newest
+from approvals.sieve import Sieve, Whose
 from approvals.store import Store
-from approvals.ticket import Claimed, Held, MovedOn, Run, State, StoreUnavailable
-from tests.support.approvals import BOB, CAROL, ISSUER, KEY, PAGE, TERMS, Bench, Journal, bench, effect
+from approvals.ticket import Claimed, Held, MovedOn, Run, State, StoreUnavailable, TicketUnknown
+from tests.support.approvals import (
+    ALICE,
+    BOB,
+    CAROL,
+    ISSUER,
+    KEY,
+    MALLORY,
+    PAGE,
+    TERMS,
+    Bench,
+    Journal,
+    bench,
+    effect,
+    person,
+)
 from tests.support.postgres import Postgres
 
 WITHIN_S = 5.0
@@ -318,6 +334,59 @@ async def test_many_starts_migrate_once(server: Postgres) -> None:
     for store in stores:
         await store.close()
     assert server.sql("SELECT version_num FROM alembic_version", url.rpartition("/")[2]) == newest()
+
+
+HISTORY = f"""
+INSERT INTO tickets SELECT 'T' || lpad(n::text, 23, 'x'), 1, md5(n::text) || md5(n::text), key_id,
+    (ARRAY['used', 'expired', 'denied', 'revoked', 'withdrawn', 'pending', 'approved'])
+        [CASE WHEN n % 100 < 2 THEN 6 + n % 100 ELSE 1 + n % 5 END],
+    issuer, 'u' || n % 500, client, server, resource, environment, method, name, tool_digest, reasons, approvers,
+    mask, min_approvers, uses, uses_left, NULL, created_at - 60 * n, expires_at - 60 * n, bond, shown, weight, NULL
+    FROM tickets, generate_series(1, 20000) n;
+INSERT INTO eligible SELECT id, 'group:{ISSUER}|payers' FROM tickets WHERE id LIKE 'T%';
+INSERT INTO uses SELECT id, id, 'executed', 0, 'gone', created_at, created_at, created_at, NULL, NULL
+    FROM tickets WHERE state = 'used' AND id LIKE 'T%';
+INSERT INTO decisions SELECT id, id, 'approve', created_at, '' FROM tickets
+    WHERE state IN ('used', 'approved') AND id LIKE 'T%';
+"""
+
+
+async def test_a_long_history_is_looked_through_by_nobody(server: Postgres) -> None:
+    """A call, an act, a look, each queue and each turn of the sweep read what they need by an index, whoever asks."""
+    url = server.create()
+    name = url.rpartition("/")[2]
+    async with bench(url) as it:
+        ticket_id = await it.approved(effect({"amount": 1}))
+        for statement in (*HISTORY.split(";")[:-1], "ANALYZE", "SELECT pg_stat_reset()"):
+            server.sql(statement, name)
+        it.clock.now += 1
+        held = await it.held()  # the newest of all: what follows in a list stays sealed
+        for who in (BOB, MALLORY, person("u7", groups=["others"])):
+            for whose in Whose:
+                for sieve in (Sieve(open=True, whose=whose), Sieve(State.PENDING, whose=whose)):
+                    if who is BOB or sieve.open:
+                        await it.desk.queue(who, sieve, limit=1)
+        await it.desk.page(BOB, limit=1)
+        for _ in range(8):  # as often as PostgreSQL plans a statement by its values, and more
+            await it.desk.look(BOB, held.ticket.id)
+            await it.desk.show(ALICE, held.ticket.id)
+            with pytest.raises(TicketUnknown):
+                await it.desk.show(MALLORY, held.ticket.id)
+            await it.desk.act("justify", ALICE, held.ticket.id, comment="x")
+        await it.desk.act("approve", BOB, held.ticket.id)
+        use = await it.claimed()
+        await it.desk.sent(use)
+        await it.desk.finish(use, Run.EXECUTED)
+        assert await forget(it.store, 10 * 365 * 86_400) == 0
+        assert (await it.desk.look(BOB, held.ticket.id)).ticket["state"] == "used"
+        assert (await it.desk.show(BOB, ticket_id))["state"] == "approved"
+    gone = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'ostiary'"
+    while server.sql(gone):  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0.05)
+    read = dict(  # the server counts what a connection did once it is closed
+        line.split("|") for line in server.sql("SELECT relname, seq_tup_read FROM pg_stat_user_tables", name).split()
+    )
+    assert max(int(rows) for rows in read.values()) < 1_000, read
 
 
 async def test_a_role_that_may_not_change_tables_serves(server: Postgres) -> None:
