@@ -111,9 +111,9 @@ class Desk(UnderGrant):
         `claims` are the caller's (who acts for whom decides who may not approve). With `origin` the effect is a leg's
         answers: they are asked for only while the leg can go on, and go on with it in one transaction. Where the call
         `waited_for` a ticket that is over, none is opened after it, unless it would not do for today's terms or tool.
-        `covers` tells which grants the call may run under. To be run to its end: a use that is claimed for a caller
-        who has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, what the journal and `covers` raise;
-        then nothing may run.
+        `covers` tells which grants the call may run under, if it waited for no ticket. To be run to its end: a use
+        that is claimed for a caller who has gone stays consumed. Raises `StoreUnavailable`, `TooManyTickets`, what
+        the journal and `covers` raise; then nothing may run.
         """
         try:
             today = self._today(asked, claims, terms, mask)
@@ -196,7 +196,8 @@ class Desk(UnderGrant):
                 case Lapse(_, use_id, run):
                     await self._end([End(use_id, run)])
                 case Replace() as step:
-                    by_grant = await self._run_under_grant(today, covers)
+                    # Whoever waited for a ticket is told how that ended; a grant is for calls that are made anew.
+                    by_grant = None if waited_for else await self._run_under_grant(today, covers)
                     settled = by_grant or await self._replace(step, today, reasons, justification, waited_for)
                     if settled is not None:
                         return settled

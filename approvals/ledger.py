@@ -7,6 +7,7 @@ opening.py's.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from approvals.statements import (
     WAIT_AGAIN,
     is_overdue,
 )
-from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, Ticket, sources
+from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, StoreUnavailable, Ticket, sources
 from approvals.vault import effect_of, join, kin_of
 
 
@@ -149,9 +150,14 @@ class Ledger(Finding):
     async def remind(self, now: float) -> int:
         """Have those who want it told of pending tickets that are about to expire -> of how many."""
         found = (await self.connection.execute(self._late(now).limit(BATCH))).all()
+        told = 0
         for row in found:
-            await self.tell("expiring", self._filed(row, self._bond(row), None).ticket, now)
-        return len(found)
+            with contextlib.suppress(
+                StoreUnavailable
+            ):  # one that was changed in the database; whoever looks is told so
+                await self.tell("expiring", self._filed(row, self._bond(row), None).ticket, now)
+                told += 1
+        return told
 
     async def decide(
         self, filed: Filed, verb: str, person: Person, *, comment: str, seen: str, target: State, now: float

@@ -207,7 +207,7 @@ class Courier:
 
         async def work(ledger: Ledger) -> list[Message]:
             now = self._clock()
-            found = await lost(ledger.connection, now)
+            found = await lost(ledger.connection, self._outbox.hooks, now)
             taken = [await take(ledger.connection, self._store.vault, row, now, LEASE_S) for row in found]
             gone = [one for one in taken if one is not None]
             for one in gone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ KEPT_S = 45 * 86_400.0
 """How long a settled row stays, so that nothing is told again: longer than any ticket lives."""
 
 GIVEN_UP_S = 2 * 86_400.0
-"""When a message that nobody delivers any more (its webhook was taken out, say) is given up."""
+"""When a message that nobody delivers any more (its webhook was taken out) is given up."""
 
 TIDIED = 500
 
@@ -110,9 +110,10 @@ async def due(connection: AsyncConnection, hook_id: str, now: float, most: int) 
     return list((await connection.execute(query.order_by(outbox.c.due_at).limit(most))).all())
 
 
-async def lost(connection: AsyncConnection, now: float) -> list[Any]:
-    """Rows that nobody came to deliver."""
+async def lost(connection: AsyncConnection, hook_ids: Collection[str], now: float) -> list[Any]:
+    """Rows that nobody comes to deliver: of webhooks that are not among these."""
     query = select(outbox).where(outbox.c.settled_at.is_(None), outbox.c.created_at <= now - GIVEN_UP_S)
+    query = query.where(outbox.c.hook.not_in(list(hook_ids)))
     return list((await connection.execute(query.where(outbox.c.due_at <= now).limit(TIDIED))).all())
 
 

@@ -235,6 +235,28 @@ async def test_a_denial_in_the_last_moment_holds(it: Bench) -> None:
     assert "claim" not in it.journal.verbs
 
 
+@pytest.mark.parametrize("end", ["withdraw", "revoke", "expire"])
+async def test_a_call_that_waited_for_its_own_ticket_does_not_end_under_a_grant(it: Bench, end: str) -> None:
+    """What was taken back or ran out while its caller waited is answered as such; only the call made anew may run."""
+    grant = await granted(it, terms=replace(FIVE, ttl_s=10_000))
+    asked = pay(2)
+    own = (await it.held(asked)).ticket.id
+    if end == "revoke":
+        await it.desk.act("approve", BOB, own)
+    if end == "expire":
+        it.clock.now += TERMS.ttl_s + 1
+    else:
+        await it.desk.act(end, ALICE if end == "withdraw" else BOB, own)
+    told = await it.settle(asked, covers=by_policy(asked, replace(FIVE, ttl_s=10_000)), waited_for=own)
+    assert isinstance(told, Held)
+    why = {"withdraw": "withdrawn", "revoke": "revoked", "expire": "expired"}[end]
+    assert (told.ticket.id, told.why) == (own, why)
+    assert (await it.desk.show(ALICE, grant))["uses_left"] == 5
+    anew = await call(it, asked, replace(FIVE, ttl_s=10_000))
+    assert isinstance(anew, Claimed)
+    assert anew.ticket_id == grant
+
+
 async def test_one_at_a_time(it: Bench) -> None:
     """While a use is in flight any call that the grant covers is held as such, and opens no ticket."""
     grant = await granted(it)
@@ -397,8 +419,8 @@ async def tell(path: Path | str, name: str, uses: int, story: Story) -> None:  #
     """One history, on two desks as of two replicas."""
     terms = replace(FIVE, uses=uses, ttl_s=1000)
     async with (
-        bench(path, tickets_per_hour=10**6) as it,
-        bench(path, clock=it.clock, tickets_per_hour=10**6) as there,
+        bench(path, limit_s=30, tickets_per_hour=10**6) as it,
+        bench(path, limit_s=30, clock=it.clock, tickets_per_hour=10**6) as there,
     ):
         alice = person(name)
         asked = grant_of(pay(1, subject=name), SCHEMA, BOUNDS)

@@ -8,8 +8,9 @@ import hashlib
 import hmac
 import json
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,35 @@ async def test_what_nobody_delivers_any_more_is_given_up(where: Path | str) -> N
         await eventually(lambda: len(later.told) == 1)
         assert (later.told[0].outcome, later.told[0].why) == (DEAD, "given_up")
         assert later.told[0].message.hook_id == MAIN.id
+
+
+async def test_what_nobody_could_deliver_for_days_is_still_told(where: Path | str) -> None:
+    """After a long weekend without a gateway a receiver that is configured hears of what waited for it."""
+    clock = Clock()
+    async with office(where, clock=clock, carrying=False) as at:
+        await at.it.held()
+    clock.now += outbox.GIVEN_UP_S + 1
+    async with office(where, clock=clock) as later:
+        await eventually(lambda: later.outcomes == [DELIVERED])
+
+
+async def test_a_ticket_that_was_changed_in_the_database_silences_nobody(path: Path) -> None:
+    """Of one that can't be believed nobody is reminded; what is to be told of others is told."""
+    clock = Clock()
+    async with office(path, clock=clock) as at:
+        broken = await at.it.held(effect({"n": 1}))
+        sound = await at.it.held(effect({"n": 2}))
+        await eventually(lambda: at.outcomes == [DELIVERED] * 2)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE tickets SET name = 'other' WHERE id = ?", (broken.ticket.id,))
+        clock.now += TERMS.ttl_s * 0.9
+        await eventually(lambda: len(at.outcomes) == 3)
+        await at.it.held(effect({"n": 3}))
+        await eventually(lambda: len(at.outcomes) == 4)
+        assert [(one.message.event, one.message.ticket_id == sound.ticket.id) for one in at.told[2:]] == [
+            ("expiring", True),
+            ("new", False),
+        ]
 
 
 def move(old: Path, new: Path) -> None:
