@@ -206,6 +206,13 @@ async def test_a_decision_is_one_form_and_ends_in_a_redirect(site: Site, verb: s
     assert 'name="seen"' not in page.text.replace("/revoke", "") or verb == "approve"
 
 
+async def test_that_a_request_changed_is_said_aloud(site: Site) -> None:
+    """What a screen reader tells is what comes into a region that was there before: not one that was hidden itself."""
+    page = await site.get(f"/review/tickets/{await site.ticket()}")
+    assert '<div role="status"><p class="notice" data-told hidden>' in page.text
+    assert not re.search(r"<[^>]*role=\"status\"[^>]*hidden", page.text)
+
+
 async def test_a_ticket_that_changed_is_not_decided_on_the_page_of_before(site: Site) -> None:
     """409 with what happened since and a way to look again; the ticket is as it was."""
     ticket_id = await site.ticket()
@@ -473,6 +480,22 @@ async def test_what_can_not_be_asked_for_is_said_where_it_was_typed(
     if status == 422:
         assert "kept words" in answer.text
     assert site.it.journal.kept == []
+
+
+async def test_what_was_typed_comes_back_to_the_letter(site: Site) -> None:
+    """A browser drops one line end at the start of a text area: that one is ours, or the second try would ask for
+    another call than the first."""
+    long = {"type": "string", "maxLength": 500}
+    site.shop.schema = {**PAY, "properties": {**PAY["properties"], "note": long}}
+    fields = {"server": "bank", "tool": "pay", "client": "agent", "arg.note": "\n\nNote\n", "arg.amount": "x"}
+    whole = {"server": "bank", "tool": "pay", "client": "agent", "arguments": "\n["}
+    for typed, name in ((fields, "arg.note"), (whole, "arguments")):
+        page = await site.post("/review/request", {**typed, "justification": "\nwhy"}, "alice")
+        assert page.status_code == 422
+        for area, text in ((name, typed[name]), ("justification", "why")):
+            found = re.search(rf'<textarea name="{area}"[^>]*>\n([^<]*)</textarea>', page.text)
+            assert found is not None
+            assert html.unescape(found[1]) == text
 
 
 async def test_the_house_s_own_no_stands_on_the_form(site: Site) -> None:
