@@ -207,7 +207,7 @@ async def test_a_decision_is_one_form_and_ends_in_a_redirect(site: Site, verb: s
 
 
 async def test_that_a_request_changed_is_said_aloud(site: Site) -> None:
-    """What a screen reader tells is what comes into a region that was there before: not one that was hidden itself."""
+    """A screen reader tells what comes into a region that was there before: not one that was hidden itself."""
     page = await site.get(f"/review/tickets/{await site.ticket()}")
     assert '<div role="status"><p class="notice" data-told hidden>' in page.text
     assert not re.search(r"<[^>]*role=\"status\"[^>]*hidden", page.text)
@@ -486,7 +486,8 @@ async def test_what_was_typed_comes_back_to_the_letter(site: Site) -> None:
     """A browser drops one line end at the start of a text area: that one is ours, or the second try would ask for
     another call than the first."""
     long = {"type": "string", "maxLength": 500}
-    site.shop.schema = {**PAY, "properties": {**PAY["properties"], "note": long}}
+    amount = {"type": "integer"}
+    site.shop.schema = {"type": "object", "properties": {"amount": amount, "note": long}, "required": ["amount"]}
     fields = {"server": "bank", "tool": "pay", "client": "agent", "arg.note": "\n\nNote\n", "arg.amount": "x"}
     whole = {"server": "bank", "tool": "pay", "client": "agent", "arguments": "\n["}
     for typed, name in ((fields, "arg.note"), (whole, "arguments")):
