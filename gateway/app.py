@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import structlog
@@ -18,40 +16,26 @@ import uvicorn
 
 from approvals.desk import Desk, StoreUnavailable
 from approvals.notify import DEAD, Attempt, Courier
-from approvals.outbox import Outbox
-from approvals.retention import forget
 from approvals.shelf import Shelf
 from approvals.store import Store
-from approvals.tally import Tally, sweep
-from approvals.ticket import Transition
+from approvals.tally import Tally
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.commits import GroupCommit
-from gateway.audit.courier import CheckpointCourier
-from gateway.audit.jsonl import JsonlSettings, JsonlSink
-from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
-from gateway.audit.orphans import close_orphans
-from gateway.audit.otlp import OtlpExport
-from gateway.audit.port import AuditUnavailable
-from gateway.audit.postgres import PostgresSettings, PostgresSink
-from gateway.audit.postgres import close_orphans as close_orphans_in
-from gateway.audit.segments import slot_path
 from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
 from gateway.contract.identity import Implications, close_implications
-from gateway.contract.pins import PinsUnreadable
-from gateway.contract.record import Redactor, admin_record, approval_record
+from gateway.contract.record import Redactor, admin_record
 from gateway.contract.refusals import Refusal, Refused
-from gateway.contract.secret_shapes import conceal
 from gateway.contract.stream import StreamLimits
 from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents, switch
-from gateway.definitions import ArgumentRules, Definitions
+from gateway.definitions import Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
 from gateway.elicitation import Elicitation
-from gateway.engines import make_engine, name_setting, shadowed, tell_replaced
+from gateway.engines import make_engine, shadowed, tell_replaced
 from gateway.eras import Eras
 from gateway.errands import Errands
 from gateway.foresight import Foresight
@@ -59,46 +43,46 @@ from gateway.grants import Grants
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
 from gateway.notices import Notices
-from gateway.pins.acceptance import Acceptance
+from gateway.opening import (
+    CannotStart,
+    Office,
+    Record,
+    argument_rules,
+    make_prompts,
+    open_desk,
+    open_pins,
+    open_policy,
+    open_record,
+    open_tokens,
+    open_upstream,
+)
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import Plan, make_plan
-from gateway.prompts import Prompts
 from gateway.reception import Reception
-from gateway.rehearsal.decide import Rehearsal
 from gateway.runs import Runs
-from gateway.sealing import derive_keys
 from gateway.seals import Seals
 from gateway.sessions import Sessions
 from gateway.sign_in.room import SignIn
-from gateway.sign_in.trial import try_sign_in
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
-from gateway.tenure import Tenure, begin_tenure
+from gateway.tenure import Tenure
 from gateway.tokens import Tokens
+from gateway.upkeep import Upkeep
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
-from gateway.upstream.target import UpstreamLimits
 from gateway.webhooks import WebhookSender
 from policies.port import Engine
 from policies.reloading import Replaced
 from policies.shadow import Shadow
-from policies.verdict import PolicyUnavailable
 
-LOOK_AFTER_S = 30.0
 APPROVAL_BODY_BYTES = 1 << 20
-GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve", "justify"})
-"""Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class CannotStart(Exception):  # noqa: N818 - what it is
-    """A room could not be opened; the text says which, and why."""
 
 
 def build(settings: Settings, *, workers: int = 1) -> House:
@@ -118,11 +102,10 @@ class House:
         self._log = structlog.get_logger("house")
         self._open = contextlib.AsyncExitStack()
         self._redactor = Redactor(plan.audit_keys)
+        self._record: Record
         self._sink: GroupCommit
-        self._keeper: Keeper | None = None
-        self._export: OtlpExport | None = None
+        self._office: Office
         self._store: Store
-        self._outbox: Outbox
         self._courier: Courier
         self._shelf: Shelf
         self._runs: Runs
@@ -134,7 +117,7 @@ class House:
         self._shadow: Shadow | None
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
-        self._caring: asyncio.Task[None]
+        self._upkeep: Upkeep
         self._notices: Notices
         self._streams: Streams
         self._corridor: Corridor
@@ -151,26 +134,25 @@ class House:
 
     async def _open_rooms(self) -> None:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
-        desk, tenure = await self._open_desk()
-        sink = self._sink
-        shelf = await self._take_over(desk, tenure)
+        self._record = record = await open_record(plan, opened)
+        self._sink = sink = record.sink
+        self._office = office = await open_desk(
+            plan, record, record.journal(self._redactor, self._telemetry.moved), opened
+        )
+        self._store, desk = office.store, office.desk
+        shelf = await self._take_over(desk, office.tenure)
         self._policy = policy = make_engine(plan, self._replaced)
-        try:
-            await policy.start()
-        except PolicyUnavailable as error:
-            raise CannotStart(name_setting(settings.policy, error)) from error
-        opened.push_async_callback(policy.close)
+        await open_policy(plan, policy, opened)
         for issuer in plan.issuers:
             # One that is away for a moment can come back; a file that is not there was never meant.
             if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
                 raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
-        self._tokens = tokens = self.make_tokens()
-        await tokens.start()
-        opened.push_async_callback(tokens.close)
-        self._pins = pins = await self._open_pins()
-        upstream = self._open_upstream()
-        definitions = Definitions(self._argument_rules(), pins)
-        prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
+        self._tokens = tokens = await open_tokens(plan, opened)
+        self._pins = pins = await open_pins(
+            plan, lambda act, facts: sink.note(admin_record(act, facts=facts)), self._telemetry.deviated, opened
+        )
+        self._http, self._upstream = _, upstream = open_upstream(plan, opened)
+        definitions, prompts = Definitions(argument_rules(plan), pins), make_prompts(plan)
         catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
         self._notices = notices = Notices(upstream, catalog.expire, self._telemetry.list_changed)
@@ -226,8 +208,9 @@ class House:
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
         self._control = self._open_control(desk, implications)
-        self._caring = asyncio.create_task(self._look_after(desk))
-        opened.push_async_callback(_end, self._caring)
+        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, sink.writer)
+        upkeep.start()
+        opened.push_async_callback(upkeep.close)
         self._open_courier()
 
     def _make_counter(self) -> Counter:
@@ -240,7 +223,7 @@ class House:
         """Who tells webhooks of tickets; it stops before the store does."""
         sender = WebhookSender(self._plan.webhooks)
         self._open.push_async_callback(sender.close)
-        self._courier = courier = Courier(self._store, self._outbox, sender, self._attempted)
+        self._courier = courier = Courier(self._store, self._office.outbox, sender, self._attempted)
         self._open.push_async_callback(courier.close)
         courier.start()
 
@@ -307,227 +290,21 @@ class House:
         tenure.write_down()
         return self._shelf
 
-    def _open_upstream(self) -> LegacyUpstream:
-        settings = self._plan.settings
-        limits = settings.limits
-        bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
-        self._http = HttpUpstream(self._plan.targets, bounds)
-        past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
-        self._upstream = LegacyUpstream(self._http, past, bounds)
-        self._open.push_async_callback(self._upstream.close)
-        return self._upstream
-
-    def _argument_rules(self) -> dict[str, ArgumentRules]:
-        servers = self._plan.settings.servers.items()
-        return {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in servers}
-
-    async def _open_pins(self) -> Pins:
-        """The keeper of accepted definitions; what it tells goes to the record and the metrics."""
-        settings, sink = self._plan.settings, self._sink
-        pins = Pins(
-            settings.pin_modes,
-            settings.pins.file,
-            lambda act, facts: sink.note(admin_record(act, facts=facts)),
-            self._telemetry.deviated,
-        )
-        try:
-            await pins.start()
-        except (OSError, PinsUnreadable) as error:
-            raise CannotStart(f"pins.file: {settings.pins.file}: {error}") from error
-        self._open.push_async_callback(pins.close)
-        return pins
-
-    async def _open_record(self) -> None:
-        audit = self._plan.settings.audit
-        if self._plan.audit_database is not None:
-            self._sink = PostgresSink(PostgresSettings(self._plan.audit_database))
-        else:
-            chosen = JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s)
-            self._sink = JsonlSink(chosen)
-        if audit.otlp.endpoint is not None:
-            export = self._export = OtlpExport(audit.otlp.endpoint, self._plan.audit_headers)
-            self._sink.export = export.take
-            export.start()
-            self._open.push_async_callback(asyncio.to_thread, export.close)
-        self._keeper = self._make_keeper()
-        if self._keeper is not None:
-            self._open.push_async_callback(self._keeper.close)  # after the sink: the last checkpoint is of its end
-        try:
-            await self._sink.start()
-        except AuditUnavailable as error:
-            raise CannotStart(f"audit.{'database' if self._plan.audit_database else 'file'}: {error}") from error
-        self._open.push_async_callback(self._sink.close)
-        if self._keeper is not None:
-            self._keeper.start()
-
-    def _make_keeper(self) -> Keeper | None:
-        """Who keeps the record's checkpoints elsewhere, if that is configured."""
-        audit, key = self._plan.settings.audit, self._plan.checkpoint_key
-        if audit.checkpoints is None or key is None:
-            return None
-        places: dict[str, SecondPlace] = {}
-        if audit.checkpoints.file is not None:
-            places["file"] = CheckpointFile(audit.checkpoints.file)
-        if audit.checkpoints.webhook is not None:
-            places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
-        file = None if self._plan.audit_database else audit.file
-        return Keeper(self._sink, file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
-
-    async def _open_desk(self) -> tuple[Desk, Tenure]:
-        """The record, the store and the desk, and in whose name it holds its leases."""
-        settings, opened = self._plan.settings, self._open
-        await self._open_record()
-        self._outbox = Outbox(
-            [webhook.hook for webhook in self._plan.webhooks], self._plan.page_url, lambda text: conceal(text)[0]
-        )
-        keys = derive_keys(self._plan.seal_keys, "tickets")
-        self._store = Store(self._plan.database, keys, migrate=settings.approvals.migrate, outbox=self._outbox)
-        tenure = begin_tenure(slot_path(settings.audit.file, self._sink.writer))
-        if self._plan.audit_database is not None:
-            # Another host may have been this writer since: no file here says who ended. Leases lapse by themselves.
-            tenure = replace(tenure, before="")
-        desk = Desk(
-            self._store,
-            self._journal,
-            page_url=self._plan.page_url,
-            issuers=sorted(self._plan.approvals.issuers),
-            owner=tenure.owner,
-            tickets_per_hour=settings.limits.tickets_per_hour,
-            local_approve=settings.approvals.local_approve,
-        )
-        try:
-            await self._store.start()
-        except StoreUnavailable as error:
-            raise CannotStart(f"approvals.database: {error}") from error
-        opened.push_async_callback(self._store.close)
-        return desk, tenure
-
-    @contextlib.asynccontextmanager
-    async def lobby(self) -> AsyncIterator[Desk]:
-        """The desk alone, for a local administrator. Raises `CannotStart`."""
-        try:
-            desk, _ = await self._open_desk()
-            yield desk
-        finally:
-            await self._open.aclose()
-
-    @contextlib.asynccontextmanager
-    async def pin_lobby(self, recorded: bool) -> AsyncIterator[Acceptance]:
-        """Pins beside what servers offer, for a local administrator; `recorded` to accept. Raises `CannotStart`."""
-        plan = self._plan
-        try:
-            if recorded:
-                await self._open_record()
-            catalog = Catalog(self._open_upstream(), definitions=Definitions(self._argument_rules()))
-            self._open.push_async_callback(catalog.close)
-            servers = {server.name: server for server in plan.servers.values()}
-            record = self._record_act if recorded else None
-            yield Acceptance(plan.settings.pins.file, plan.settings.pin_modes, servers, catalog, record)
-        finally:
-            await self._open.aclose()
-
-    @contextlib.asynccontextmanager
-    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
-        """What it takes to decide about a request without making it. Raises `CannotStart`."""
-        plan, settings = self._plan, self._plan.settings
-        try:
-            await self._open_record()
-            engine = self.make_policy()
-            self._open.push_async_callback(engine.close)
-            try:
-                await engine.start()
-            except PolicyUnavailable as error:
-                raise CannotStart(name_setting(settings.policy, error)) from error
-            tokens = self.make_tokens()
-            await tokens.start()
-            self._open.push_async_callback(tokens.close)
-            pins = Pins(settings.pin_modes, settings.pins.file, lambda _act, _facts: None, lambda *_: None)
-            await pins.start()
-            self._open.push_async_callback(pins.close)
-            prompts = Prompts(frozenset(name for name, one in settings.servers.items() if one.arguments == "off"))
-            definitions = Definitions(self._argument_rules(), pins)
-            catalog = Catalog(self._open_upstream(), definitions=definitions, prompts=prompts)
-            self._open.push_async_callback(catalog.close)
-            yield Rehearsal(
-                engine=engine,
-                tokens=tokens,
-                catalog=catalog,
-                seals=Seals(plan.seal_keys),
-                handles=Handles(plan.seal_keys),
-                eras=Eras(Sessions(plan.seal_keys, settings.limits.legacy_session_s)),
-                implications=close_implications(settings.identity.scope_implies),
-                volatile_meta=frozenset(settings.approvals.volatile_meta),
-                servers={server.name: server for server in plan.servers.values()},
-                claims={one.issuer: (one.tenant_claim, one.groups_claim) for one in plan.issuers},
-                record=self._record_act,
-            )
-        except (OSError, PinsUnreadable) as error:
-            raise CannotStart(f"pins.file: {error}") from error
-        finally:
-            await self._open.aclose()
-
-    async def _record_act(self, act: str, by: str, facts: Mapping[str, Any]) -> None:
-        await self._sink.append(admin_record(act, by, facts))
-
-    def make_policy(self) -> Engine:
-        """The policy engine as it is now, not yet started: whatever its bundle becomes."""
-        return make_engine(self._plan)
-
     def _replaced(self, replaced: Replaced) -> None:
         tell_replaced(replaced, self._telemetry.replaced, self._sink.note)
-
-    def make_tokens(self) -> Tokens:
-        """The issuers and their keys, not yet loaded."""
-        return Tokens(self._plan.issuers, leeway_s=self._plan.settings.identity.leeway_s)
-
-    async def try_sign_in(self) -> list[tuple[bool, str]]:
-        """Whether the issuers would sign people in, one by one; nobody is signed in."""
-        return await try_sign_in(self._plan.sign_in)
-
-    async def _journal(self, transition: Transition) -> None:
-        """A ticket's or use's transition, as a record of the chain."""
-        self._telemetry.moved(transition)
-        record = approval_record(transition, self._redactor)
-        if transition.verb in GRANTING:
-            await self._sink.append(record)
-        else:
-            self._sink.note(record)
-
-    async def _look_after(self, desk: Desk) -> None:
-        """Keep the leases of open uses, end what lapsed, forget what is old; once, close what absent writers left."""
-        orphans = self._sink.writer == 0
-        while True:
-            await asyncio.sleep(LOOK_AFTER_S)  # which also lets every worker claim its own file first
-            try:
-                if orphans and (closed := await self._close_orphans()):
-                    self._log.warning("orphaned_records_closed", writers=closed)
-                orphans = False
-                await desk.renew()
-                await desk.sweep()
-                await self._shelf.sweep()
-                if forgotten := await forget(self._store, self._plan.settings.approvals.keep_s):
-                    self._log.info("tickets_forgotten", count=forgotten)
-                await sweep(self._store)
-            except (StoreUnavailable, AuditUnavailable) as error:
-                self._log.error("approvals_not_looked_after", error=str(error))
-
-    async def _close_orphans(self) -> list[int]:
-        if self._plan.audit_database is not None:
-            return await close_orphans_in(self._plan.audit_database)
-        return await close_orphans(self._plan.settings.audit.file)
 
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
         self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams, self._shadow)
         # Leases that nobody extends end calls that run as `unknown`.
-        looked_after = not self._caring.done() and self._courier.well
+        looked_after = self._upkeep.well and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
         shared = {"approvals": store.healthy, "policy": not policy.fault}
         if self._plan.settings.policy.engine == "opa":
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
-        replicas = self._http.replicas()
+        replicas, keeper, export = self._http.replicas(), self._record.keeper, self._record.export
         return Status(
             ready=not missing,
             missing=missing,
@@ -543,9 +320,9 @@ class House:
                 "shadow_healthy": self._shadow is None or self._shadow.ready,
                 "audit_healthy": sink.healthy,
                 "audit_lag_seconds": sink.lag,
-                "audit_export_waiting": self._export.waiting if self._export else 0,
-                "audit_export_lost": self._export.lost if self._export else 0,
-                "audit_checkpoint_age_seconds": self._keeper.age_s if self._keeper else 0.0,
+                "audit_export_waiting": export.waiting if export else 0,
+                "audit_export_lost": export.lost if export else 0,
+                "audit_checkpoint_age_seconds": keeper.age_s if keeper else 0.0,
                 "approvals_healthy": store.healthy,
                 "webhooks_waiting": self._courier.waiting,
                 "keys_age_seconds": tokens.key_ages(),
@@ -588,10 +365,3 @@ class House:
     async def close(self) -> None:
         """Close every room; what waits to be recorded is recorded."""
         await self._open.aclose()
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled() and (error := task.exception()) is not None:
-        structlog.get_logger("house").error("task_broke", exc_info=error)

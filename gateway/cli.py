@@ -146,8 +146,9 @@ def worker(*, config: Path, host: str, port: int, workers: int, slot: int, fd: i
 
     import uvloop  # noqa: PLC0415
 
-    from gateway.app import CannotStart, build  # noqa: PLC0415
+    from gateway.app import build  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.opening import CannotStart  # noqa: PLC0415
     from gateway.telemetry import count_in_slot  # noqa: PLC0415
 
     set_up_logs()
@@ -279,10 +280,12 @@ def database_of(config: Path) -> str:
 @asynccontextmanager
 async def open_desk(config: Path) -> AsyncIterator[Desk]:
     """A desk on the configured store, for a local administrator; its acts are records of a writer of their own."""
-    from gateway.app import CannotStart, build  # noqa: PLC0415
+    from gateway.lobbies import desk_lobby  # noqa: PLC0415
+    from gateway.opening import CannotStart  # noqa: PLC0415
+    from gateway.plan import make_plan  # noqa: PLC0415
 
     try:
-        async with build(load_settings(config)).lobby() as desk:
+        async with desk_lobby(make_plan(load_settings(config))) as desk:
             yield desk
     except (ConfigError, ValueError, CannotStart) as error:
         raise click.ClickException(str(error)) from error
@@ -291,13 +294,15 @@ async def open_desk(config: Path) -> AsyncIterator[Desk]:
 @asynccontextmanager
 async def open_pins(config: Path, recorded: bool) -> AsyncIterator[Acceptance]:
     """The pins beside what the configured servers offer, for a local administrator."""
-    from gateway.app import CannotStart, build  # noqa: PLC0415
     from gateway.contract.pins import PinsUnreadable  # noqa: PLC0415
+    from gateway.lobbies import pin_lobby  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.opening import CannotStart  # noqa: PLC0415
+    from gateway.plan import make_plan  # noqa: PLC0415
 
     set_up_logs(logging.ERROR)
     try:
-        async with build(load_settings(config)).pin_lobby(recorded) as acceptance:
+        async with pin_lobby(make_plan(load_settings(config)), recorded=recorded) as acceptance:
             yield acceptance
     except PinsUnreadable:
         raise

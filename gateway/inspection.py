@@ -20,12 +20,15 @@ import orjson
 
 from approvals.approvers import read_approver
 from approvals.ticket import Unapprovable
-from gateway.app import House, build
 from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.contract.pins import PinsUnreadable, State
-from gateway.engines import name_setting
+from gateway.engines import make_engine, name_setting
+from gateway.lobbies import pin_lobby
 from gateway.logs import set_up_logs
+from gateway.opening import make_tokens
 from gateway.pins.acceptance import Shelf
+from gateway.plan import Plan, make_plan
+from gateway.sign_in.trial import try_sign_in
 from policies.port import Engine
 from policies.rego_tests import run_tests
 from policies.verdict import UNVERSIONED, PolicyUnavailable
@@ -46,7 +49,7 @@ def inspect(settings: Settings, as_json: bool) -> int:
     """Print every finding -> exit code: 0 all in order, 1 not."""
     set_up_logs(logging.ERROR)
     try:
-        house = build(settings)
+        plan = make_plan(settings)
     except (ConfigError, ValueError) as error:
         findings = [Finding("configuration", False, str(error))]
     else:
@@ -58,9 +61,9 @@ def inspect(settings: Settings, as_json: bool) -> int:
             *look_for_folders(settings),
             *look_for_trust(settings),
             *compare_names(settings),
-            *asyncio.run(look(house, settings)),
-            *(Finding("sign-in", *told) for told in asyncio.run(house.try_sign_in())),
-            *asyncio.run(look_at_pins(house, settings)),
+            *asyncio.run(look(plan, settings)),
+            *(Finding("sign-in", *told) for told in asyncio.run(try_sign_in(plan.sign_in))),
+            *asyncio.run(look_at_pins(plan, settings)),
         ]
     for finding in findings:
         mark = "ok  " if finding.ok else "FAIL"
@@ -145,10 +148,10 @@ def _strange_approvers(servers: Mapping[str, Any], issuers: Sequence[str]) -> It
                 yield f"lets nobody approve {item!a} of {name!a}: {error}"
 
 
-async def look(house: House, settings: Settings) -> list[Finding]:
-    """Open and close the parts of a house that can be opened without changing anything."""
+async def look(plan: Plan, settings: Settings) -> list[Finding]:
+    """Open and close the rooms that can be opened without changing anything."""
     found: list[Finding] = []
-    policy = house.make_policy()
+    policy = make_engine(plan)
     try:
         await policy.start()
         found.append(_engine_of(policy))
@@ -162,7 +165,7 @@ async def look(house: House, settings: Settings) -> list[Finding]:
         found.append(
             Finding("approvals", True, "approvals.local_approve: an administrator of this machine may approve")
         )
-    tokens = house.make_tokens()
+    tokens = make_tokens(plan)
     try:
         await tokens.start()
         async with asyncio.timeout(KEYS_WITHIN_S):
@@ -189,12 +192,12 @@ def _engine_of(policy: Engine) -> Finding:
     return Finding("policy", True, f"revision {policy.revision}")
 
 
-async def look_at_pins(house: House, settings: Settings) -> list[Finding]:
+async def look_at_pins(plan: Plan, settings: Settings) -> list[Finding]:
     """The pins beside what the servers offer; nothing where no server is held to any."""
     if all(server.pins == "off" for server in settings.servers.values()):
         return []
     try:
-        async with house.pin_lobby(recorded=False) as acceptance:
+        async with pin_lobby(plan, recorded=False) as acceptance:
             strange = sorted(acceptance.pinned().keys() - settings.servers.keys())
             look = await acceptance.look()
     except (OSError, PinsUnreadable) as error:

@@ -14,10 +14,12 @@ from typing import Any
 import click
 import orjson
 
-from gateway.app import CannotStart, build
 from gateway.audit.port import AuditUnavailable
 from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
+from gateway.lobbies import rehearsal
 from gateway.logs import set_up_logs
+from gateway.opening import CannotStart
+from gateway.plan import make_plan
 from gateway.rehearsal.decide import CannotDecide
 from policies.bundles import load_bundle
 from policies.rego_tests import trace_question
@@ -43,8 +45,8 @@ def tell_decision(settings: Settings, text: bytes, *, trace: bool, as_json: bool
 
 
 async def _decide(settings: Settings, text: bytes) -> tuple[dict[str, Any], bytes]:
-    async with build(settings).rehearsal() as rehearsal:
-        return await rehearsal.decide(text, f"local:{os.getuid()}@{socket.gethostname()}")
+    async with rehearsal(make_plan(settings)) as room:
+        return await room.decide(text, f"local:{os.getuid()}@{socket.gethostname()}")
 
 
 def _trace(settings: Settings, question: bytes) -> dict[str, list[int]]:

@@ -1,0 +1,82 @@
+"""What a local administrator's command opens of the house, and no more: each closes behind whoever leaves.
+
+Nothing here serves anybody: no listener, no corridor, no upkeep. Raises `CannotStart` where a room can't be opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from approvals.desk import Desk
+from gateway.catalog import Catalog
+from gateway.contract.identity import close_implications
+from gateway.contract.record import Redactor
+from gateway.definitions import Definitions
+from gateway.engines import make_engine
+from gateway.eras import Eras
+from gateway.handles import Handles
+from gateway.opening import (
+    argument_rules,
+    make_prompts,
+    open_desk,
+    open_pins,
+    open_policy,
+    open_record,
+    open_tokens,
+    open_upstream,
+)
+from gateway.pins.acceptance import Acceptance
+from gateway.plan import Plan
+from gateway.rehearsal.decide import Rehearsal
+from gateway.seals import Seals
+from gateway.sessions import Sessions
+
+
+@asynccontextmanager
+async def desk_lobby(plan: Plan) -> AsyncIterator[Desk]:
+    """The desk alone; its acts are records of a writer of their own."""
+    async with AsyncExitStack() as opened:
+        record = await open_record(plan, opened)
+        yield (await open_desk(plan, record, record.journal(Redactor(plan.audit_keys)), opened)).desk
+
+
+@asynccontextmanager
+async def pin_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Acceptance]:
+    """Pins beside what servers offer; `recorded` to accept."""
+    async with AsyncExitStack() as opened:
+        record = await open_record(plan, opened) if recorded else None
+        _, upstream = open_upstream(plan, opened)
+        catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan)))
+        opened.push_async_callback(catalog.close)
+        servers = {server.name: server for server in plan.servers.values()}
+        told = None if record is None else record.act
+        yield Acceptance(plan.settings.pins.file, plan.settings.pin_modes, servers, catalog, told)
+
+
+@asynccontextmanager
+async def rehearsal(plan: Plan) -> AsyncIterator[Rehearsal]:
+    """What it takes to decide about a request without making it."""
+    settings = plan.settings
+    async with AsyncExitStack() as opened:
+        record = await open_record(plan, opened)
+        engine = make_engine(plan)
+        await open_policy(plan, engine, opened)
+        tokens = await open_tokens(plan, opened)
+        pins = await open_pins(plan, lambda _act, _facts: None, lambda *_: None, opened)
+        _, upstream = open_upstream(plan, opened)
+        catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan), pins), prompts=make_prompts(plan))
+        opened.push_async_callback(catalog.close)
+        yield Rehearsal(
+            engine=engine,
+            tokens=tokens,
+            catalog=catalog,
+            seals=Seals(plan.seal_keys),
+            handles=Handles(plan.seal_keys),
+            eras=Eras(Sessions(plan.seal_keys, settings.limits.legacy_session_s)),
+            implications=close_implications(settings.identity.scope_implies),
+            volatile_meta=frozenset(settings.approvals.volatile_meta),
+            servers={server.name: server for server in plan.servers.values()},
+            claims={one.issuer: (one.tenant_claim, one.groups_claim) for one in plan.issuers},
+            record=record.act,
+        )

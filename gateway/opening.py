@@ -1,0 +1,214 @@
+"""Rooms that more than one way in opens: each from the plan, and closed by the stack that it is opened on.
+
+The house (app.py) opens all of them; the lobbies (lobbies.py) what a local administrator's command needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from approvals.desk import Desk, StoreUnavailable
+from approvals.outbox import Outbox
+from approvals.store import Store
+from approvals.ticket import Transition
+from gateway.audit.commits import GroupCommit
+from gateway.audit.courier import CheckpointCourier
+from gateway.audit.jsonl import JsonlSettings, JsonlSink
+from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
+from gateway.audit.otlp import OtlpExport
+from gateway.audit.port import AuditUnavailable
+from gateway.audit.postgres import PostgresSettings, PostgresSink
+from gateway.audit.segments import slot_path
+from gateway.contract.pins import PinsUnreadable
+from gateway.contract.record import Redactor, admin_record, approval_record
+from gateway.contract.secret_shapes import conceal
+from gateway.definitions import ArgumentRules
+from gateway.engines import name_setting
+from gateway.pins.keeper import Counter as Deviated
+from gateway.pins.keeper import Journal as Tell
+from gateway.pins.keeper import Pins
+from gateway.plan import Plan
+from gateway.prompts import Prompts
+from gateway.sealing import derive_keys
+from gateway.tenure import Tenure, begin_tenure
+from gateway.tokens import Tokens
+from gateway.upstream.http import HttpUpstream
+from gateway.upstream.legacy import LegacyUpstream
+from gateway.upstream.target import UpstreamLimits
+from policies.port import Engine
+from policies.verdict import PolicyUnavailable
+
+GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve", "justify"})
+"""Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
+
+
+class CannotStart(Exception):  # noqa: N818 - what it is
+    """A room could not be opened; the text says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The durable record, and what goes on beside it: checkpoints elsewhere, the export to OpenTelemetry."""
+
+    sink: GroupCommit
+    keeper: Keeper | None
+    export: OtlpExport | None
+
+    async def act(self, act: str, by: str, facts: Mapping[str, Any]) -> None:
+        """Write an administrator's act down. Durable when it returns; raises `AuditUnavailable`."""
+        await self.sink.append(admin_record(act, by, facts))
+
+    def journal(
+        self, redactor: Redactor, moved: Callable[[Transition], None] = lambda _: None
+    ) -> Callable[[Transition], Awaitable[None]]:
+        """Writes a ticket's or use's transition as a record of the chain; `moved` counts it."""
+
+        async def write(transition: Transition) -> None:
+            moved(transition)
+            record = approval_record(transition, redactor)
+            if transition.verb in GRANTING:
+                await self.sink.append(record)
+            else:
+                self.sink.note(record)
+
+        return write
+
+
+async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
+    """Raises `CannotStart`."""
+    audit = plan.settings.audit
+    sink: GroupCommit
+    if plan.audit_database is not None:
+        sink = PostgresSink(PostgresSettings(plan.audit_database))
+    else:
+        sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))
+    export = None
+    if audit.otlp.endpoint is not None:
+        export = OtlpExport(audit.otlp.endpoint, plan.audit_headers)
+        sink.export = export.take
+        export.start()
+        opened.push_async_callback(asyncio.to_thread, export.close)
+    keeper = _make_keeper(plan, sink)
+    if keeper is not None:
+        opened.push_async_callback(keeper.close)  # after the sink: the last checkpoint is of its end
+    try:
+        await sink.start()
+    except AuditUnavailable as error:
+        raise CannotStart(f"audit.{'database' if plan.audit_database else 'file'}: {error}") from error
+    opened.push_async_callback(sink.close)
+    if keeper is not None:
+        keeper.start()
+    return Record(sink, keeper, export)
+
+
+def _make_keeper(plan: Plan, sink: GroupCommit) -> Keeper | None:
+    """Who keeps the record's checkpoints elsewhere, if that is configured."""
+    audit, key = plan.settings.audit, plan.checkpoint_key
+    if audit.checkpoints is None or key is None:
+        return None
+    places: dict[str, SecondPlace] = {}
+    if audit.checkpoints.file is not None:
+        places["file"] = CheckpointFile(audit.checkpoints.file)
+    if audit.checkpoints.webhook is not None:
+        places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
+    file = None if plan.audit_database else audit.file
+    return Keeper(sink, file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """The desk with its store, what is to be told of its tickets, and in whose name it holds its leases."""
+
+    desk: Desk
+    store: Store
+    outbox: Outbox
+    tenure: Tenure
+
+
+async def open_desk(
+    plan: Plan, record: Record, journal: Callable[[Transition], Awaitable[None]], opened: AsyncExitStack
+) -> Office:
+    """Raises `CannotStart`."""
+    settings = plan.settings
+    outbox = Outbox([webhook.hook for webhook in plan.webhooks], plan.page_url, lambda text: conceal(text)[0])
+    keys = derive_keys(plan.seal_keys, "tickets")
+    store = Store(plan.database, keys, migrate=settings.approvals.migrate, outbox=outbox)
+    tenure = begin_tenure(slot_path(settings.audit.file, record.sink.writer))
+    if plan.audit_database is not None:
+        # Another host may have been this writer since: no file here says who ended. Leases lapse by themselves.
+        tenure = replace(tenure, before="")
+    desk = Desk(
+        store,
+        journal,
+        page_url=plan.page_url,
+        issuers=sorted(plan.approvals.issuers),
+        owner=tenure.owner,
+        tickets_per_hour=settings.limits.tickets_per_hour,
+        local_approve=settings.approvals.local_approve,
+    )
+    try:
+        await store.start()
+    except StoreUnavailable as error:
+        raise CannotStart(f"approvals.database: {error}") from error
+    opened.push_async_callback(store.close)
+    return Office(desk, store, outbox, tenure)
+
+
+async def open_policy(plan: Plan, engine: Engine, opened: AsyncExitStack) -> None:
+    """Raises `CannotStart`."""
+    try:
+        await engine.start()
+    except PolicyUnavailable as error:
+        raise CannotStart(name_setting(plan.settings.policy, error)) from error
+    opened.push_async_callback(engine.close)
+
+
+async def open_tokens(plan: Plan, opened: AsyncExitStack) -> Tokens:
+    """The issuers; their keys may still be on their way."""
+    tokens = make_tokens(plan)
+    await tokens.start()
+    opened.push_async_callback(tokens.close)
+    return tokens
+
+
+def make_tokens(plan: Plan) -> Tokens:
+    """The issuers and their keys, not yet loaded."""
+    return Tokens(plan.issuers, leeway_s=plan.settings.identity.leeway_s)
+
+
+async def open_pins(plan: Plan, tell: Tell, deviated: Deviated, opened: AsyncExitStack) -> Pins:
+    """The keeper of accepted definitions. Raises `CannotStart`."""
+    pins = Pins(plan.settings.pin_modes, plan.settings.pins.file, tell, deviated)
+    try:
+        await pins.start()
+    except (OSError, PinsUnreadable) as error:
+        raise CannotStart(f"pins.file: {plan.settings.pins.file}: {error}") from error
+    opened.push_async_callback(pins.close)
+    return pins
+
+
+def open_upstream(plan: Plan, opened: AsyncExitStack) -> tuple[HttpUpstream, LegacyUpstream]:
+    """The way to the servers, and what speaks to the older ones among them over it."""
+    settings = plan.settings
+    limits = settings.limits
+    bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
+    http = HttpUpstream(plan.targets, bounds)
+    past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
+    upstream = LegacyUpstream(http, past, bounds)
+    opened.push_async_callback(upstream.close)
+    return http, upstream
+
+
+def argument_rules(plan: Plan) -> dict[str, ArgumentRules]:
+    """By server: what its tools' arguments are held to."""
+    servers = plan.settings.servers.items()
+    return {name: ArgumentRules(one.arguments, one.tool_arguments) for name, one in servers}
+
+
+def make_prompts(plan: Plan) -> Prompts:
+    """What prompts' arguments are held to."""
+    return Prompts(frozenset(name for name, one in plan.settings.servers.items() if one.arguments == "off"))

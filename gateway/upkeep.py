@@ -1,0 +1,73 @@
+"""What is done every half minute beside the calls: leases kept, what lapsed ended, what is old forgotten.
+
+Once, what writers that are not started any more left open in the record is closed as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from approvals.desk import Desk, StoreUnavailable
+from approvals.retention import forget
+from approvals.shelf import Shelf
+from approvals.store import Store
+from approvals.tally import sweep
+from gateway.audit.orphans import close_orphans
+from gateway.audit.port import AuditUnavailable
+from gateway.audit.postgres import close_orphans as close_orphans_in
+from gateway.plan import Plan
+
+LOOK_AFTER_S = 30.0
+
+
+class Upkeep:
+    """One worker's. `well` is part of readiness: leases that nobody extends end calls that run as `unknown`."""
+
+    def __init__(self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, writer: int) -> None:
+        self._plan = plan
+        self._desk = desk
+        self._store = store
+        self._shelf = shelf
+        self._writer = writer
+        self._log = structlog.get_logger("house")
+        self._task: asyncio.Task[None]
+
+    @property
+    def well(self) -> bool:
+        """Whether it goes on."""
+        return not self._task.done()
+
+    def start(self) -> None:
+        """Begin; the first round comes after a while, which also lets every worker claim its own file first."""
+        self._task = asyncio.create_task(self._look_after())
+
+    async def close(self) -> None:
+        """Stop. What it broke by, if it did, is in the log."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            self._log.error("task_broke", exc_info=error)
+
+    async def _look_after(self) -> None:
+        orphans = self._writer == 0
+        while True:
+            await asyncio.sleep(LOOK_AFTER_S)
+            try:
+                if orphans and (closed := await self._close_orphans()):
+                    self._log.warning("orphaned_records_closed", writers=closed)
+                orphans = False
+                await self._desk.renew()
+                await self._desk.sweep()
+                await self._shelf.sweep()
+                if forgotten := await forget(self._store, self._plan.settings.approvals.keep_s):
+                    self._log.info("tickets_forgotten", count=forgotten)
+                await sweep(self._store)
+            except (StoreUnavailable, AuditUnavailable) as error:
+                self._log.error("approvals_not_looked_after", error=str(error))
+
+    async def _close_orphans(self) -> list[int]:
+        if self._plan.audit_database is not None:
+            return await close_orphans_in(self._plan.audit_database)
+        return await close_orphans(self._plan.settings.audit.file)
