@@ -75,7 +75,7 @@ def sheet(ticket: Mapping[str, Any]) -> str:
         ("decision", f"{one['verb']} by {one['by']} at {one['at']}: {one['comment'] or '-'}")
         for one in ticket["decisions"]
     ]
-    rows += [("run", f"{one['state']} at {one['at']}{_says(one)}") for one in ticket["runs"]]
+    rows += [("run", f"{one['state']} at {one['at']} (use {one['use']}){_says(one)}") for one in ticket["runs"]]
     rows += [("earlier", f"{one['state']} at {one['at']} ({one['ticket']})") for one in ticket["earlier"]]
     shown = [f"{name:<10} {plain(str(value))}" for name, value in rows]
     for name in ("arguments", "vary", "meta"):

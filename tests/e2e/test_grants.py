@@ -94,10 +94,14 @@ async def test_a_grant_from_the_shell(tmp_path: Path) -> None:
         again = (await stack.post("bank", call("pay", {"amount": 7}))).json()["error"]
         assert (again["code"], again["data"]["why"]) == (40304, "unknown")
         assert ran == [{"amount": 1}, {"amount": 50}, {"amount": 7}]
+        async with httpx.AsyncClient(trust_env=False) as client:
+            runs = (await client.get(f"{stack.url}/approvals/{ticket['id']}", headers=headers)).json()["runs"]
+        assert [one["state"] for one in runs] == ["executed", "executed", "unknown"]
         for who in (alice, stack.person()):  # both are told, wherever they look
             code, out, _ = await ostiary(stack, "show", ticket["id"], token=who)
             assert code == 0
             assert "nobody knows how it ended" in out
+            assert all(f"(use {one['use']})" in out for one in runs)
             code, out, _ = await ostiary(stack, "list", token=who)
             assert [line for line in out.splitlines() if ticket["id"] in line and "outcome unknown" in line]
         assert (await act(stack, ticket["id"], "resolve", "alice", comment="x")).status_code == 403
