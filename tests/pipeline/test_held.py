@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import orjson
 import pytest
 
 from tests.contract.asking import message
-from tests.pipeline.house import SERVER
+from tests.pipeline.house import APPROVE, SERVER, inner_house, until
+from tests.pipeline.test_elicitation import OPENS, ask, back, sent_to_a_page
 from tests.pipeline.test_errands import (
     PAID,
     QUESTION,
@@ -116,3 +118,133 @@ async def test_only_the_client_that_made_the_call_answers_its_questions(tmp_path
         assert read(await house.serve(house.request(update)))["result"] == {"resultType": "complete"}
         assert (await follow(house, handle))["result"]["content"] == PAID["content"]
         assert len(house.forwarded) == 2
+
+
+async def test_states_and_ids_of_one_kind_open_nothing_of_another(tmp_path: Path) -> None:
+    """A task's id is no state and a state no id, of whichever seal; the ticket's id is neither: each is refused."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        _, state = await sent_to_a_page(house, ask(house, arguments={"amount": 2}))
+        for text in (handle, ticket, f"{state}A", state[:-1], state.swapcase()):
+            status, error = await refused(house, call_with(text))
+            assert (status, error["code"]) == (400, -32602), text
+        for text in (state, ticket, f"{handle}=", f"{handle}A", handle[:-1], handle.swapcase(), f" {handle}"):
+            for method in ("tasks/get", "tasks/cancel"):
+                status, error = await refused(house, about(text, method))
+                assert (status, error["code"]) in {(400, -32602), (400, -32020)}, text
+        assert (await house.ticket(ticket))["state"] == "pending"
+        assert (await poll(house, handle))["status"] == "working"
+        assert not house.forwarded
+
+
+def call_with(state: str) -> dict[str, Any]:
+    """The call of `ask`, with something as its state."""
+    return message(id="x", meta=OPENS, params={"name": "pay", "arguments": {"amount": 2}, "requestState": state})
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("task", "page", "repeat"))))
+async def test_a_task_a_kept_retry_and_a_repetition_share_one_use(tmp_path: Path, order: tuple[str, ...]) -> None:
+    """Whichever comes first runs the call; the others are told so; one ticket, one request, one execution."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house, call(arguments={"amount": 1}))
+        body = message(id="x", meta=OPENS, params={"name": "pay", "arguments": {"amount": 1}})
+        same, state = await sent_to_a_page(house, house.request(body))
+        assert same == ticket, "the way in which a client is told binds nothing"
+        await house.desk.act("approve", BOB, ticket)
+        ways = {
+            "task": lambda: house.request(about(handle)),
+            "page": lambda: back(house, state),
+            "repeat": lambda: house.request(message(params={"name": "pay", "arguments": {"amount": 1}})),
+        }
+        replies = await asyncio.gather(*(house.serve(ways[one]()) for one in order for _ in range(4)))
+        assert {reply.status for reply in replies} <= {200, 403}
+        told = await follow(house, handle)
+        assert (told["status"] == "completed") or told["error"]["data"]["why"] == "used", told
+        assert len(house.forwarded) == 1
+        assert (house.moves.count("claim"), house.moves.count("request"), house.moves.count("executed")) == (1, 1, 1)
+        late = [await house.serve(ways[one]()) for one in ("page", "task")]
+        assert [reply.status for reply in late] == [403, 200]
+        assert len(house.forwarded) == 1
+        decided = [one for one in house.sink.of("decision") if one["ticket"] == ticket]
+        ended = [one for one in house.sink.of("outcome") if one["decision_id"] == decided[0]["decision_id"]]
+        assert (len(decided), len(ended)) == (1, 1), "one decision and its one outcome"
+        ids = [one["decision_id"] for one in house.sink.of("refusal")]
+        assert len(ids) == len(set(ids)), "one record a refusal"
+
+
+async def test_a_storm_of_polls_at_the_moment_of_the_yes_runs_it_once(tmp_path: Path) -> None:
+    """100 polls and a person's yes among them: one execution, each poll answered and recorded once."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        before = len(house.sink.of("outcome"))
+        polls = [asyncio.create_task(house.serve(house.request(about(handle)))) for _ in range(50)]
+        yes = asyncio.create_task(house.desk.act("approve", BOB, ticket))
+        polls += [asyncio.create_task(house.serve(house.request(about(handle)))) for _ in range(50)]
+        replies = await asyncio.gather(*polls)
+        await yes
+        assert {reply.status for reply in replies} == {200}
+        assert (await follow(house, handle))["status"] == "completed"
+        assert len(house.forwarded) == 1
+        of_polls = [one for one in house.sink.of("outcome")[before:] if one["method"] == "tasks/get"]
+        assert len({one["decision_id"] for one in of_polls}) == len(of_polls) >= 100
+
+
+@pytest.mark.parametrize("gone_at", range(0, 60, 3))
+async def test_a_poller_that_leaves_at_any_step_loses_nothing(tmp_path: Path, gone_at: int) -> None:
+    """Cancelled after any number of turns of the loop: the call runs once, the next poll has its result."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        await house.desk.act("approve", BOB, ticket)
+        polling = asyncio.create_task(house.serve(house.request(about(handle))))
+        for _ in range(gone_at):
+            await asyncio.sleep(0)
+        polling.cancel()
+        await asyncio.wait({polling})
+        assert (await follow(house, handle))["status"] == "completed"
+        await house.corridor.delivery.drain()
+        assert len(house.forwarded) == 1
+        assert (house.moves.count("claim"), house.moves.count("executed")) == (1, 1)
+        assert not house.corridor.errands.runs.going
+        assert house.corridor.in_flight == 0
+
+
+@pytest.mark.parametrize("cancelled_at", range(0, 90, 5))
+async def test_a_cancel_at_any_step_of_the_run_leaves_one_end(tmp_path: Path, cancelled_at: int) -> None:
+    """Cancelled or completed, and what is told agrees with what ran; at most one execution, whatever follows."""
+    async with house_of_errands(tmp_path) as house:
+        handle, ticket = await hold(house)
+        await house.desk.act("approve", BOB, ticket)
+        polling = asyncio.create_task(house.serve(house.request(about(handle))))
+        for _ in range(cancelled_at):
+            await asyncio.sleep(0.0005)
+        assert (await house.serve(house.request(about(handle, "tasks/cancel")))).status == 200
+        assert (await polling).status == 200
+        told = await follow(house, handle)
+        await house.corridor.delivery.drain()
+        assert told["status"] in {"cancelled", "completed"}
+        assert await follow(house, handle) == told
+        assert len(house.forwarded) <= 1
+        assert told["status"] == "cancelled" or len(house.forwarded) == 1
+        runs = [run["state"] for run in (await house.ticket(ticket))["runs"]]
+        assert set(runs) <= {"executed", "unknown", "failed"}
+        assert not house.corridor.errands.runs.going
+
+
+async def test_two_thousand_holds_that_are_dropped_leave_nothing(tmp_path: Path) -> None:
+    """Opened and given up in crowds: no place, no waiter, no task of the loop, no request in flight is left."""
+    async with inner_house(tmp_path, lambda _: APPROVE) as house:
+        _, state = await sent_to_a_page(house)
+        house.corridor.holding.per_subject = 250
+        tasks_before = len(asyncio.all_tasks())
+        request = back(house, state)
+        for _ in range(8):
+            crowd = [asyncio.create_task(house.serve(request)) for _ in range(250)]
+            await until(lambda: house.corridor.holding.waiting == 250, 20)
+            for one in crowd:
+                one.cancel()
+            await asyncio.wait(crowd)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before, 20)
+        assert (house.corridor.holding.waiting, house.corridor.in_flight, len(house.desk._watch)) == (0, 0, 0)
+        assert not house.corridor.holding._places
+        gone = [one for one in house.sink.of("refusal") if one["reasons"][0] == "client_gone"]
+        assert len({one["decision_id"] for one in gone}) == len(gone) == 2000
