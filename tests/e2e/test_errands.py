@@ -225,6 +225,51 @@ async def test_a_crowd_of_polls_at_both_gateways_runs_it_once(stage: Stage) -> N
         assert (await pair.api("GET", f"/{ticket}")).json()["state"] == "used"
 
 
+async def test_polls_and_repetitions_at_both_gateways_share_one_use(stage: Stage) -> None:
+    """APR-02: sent before, while and after a person says yes, each of five calls reaches its server once, and whoever
+    lost is told why. (Who repeats the call after its end asks anew.)"""
+
+    async def pays(exchange: Exchange) -> None:
+        await asyncio.sleep(0.05)
+        await exchange.send(http_of(exchange, content=PAID))
+
+    pair, arrived = await stage.play(pays)
+    for number in range(1, 6):
+        call = {"name": "pay", "arguments": {"amount": next(_amounts)}}
+        handle = (await ask(pair, "tools/call", call)).json()["result"]["taskId"]
+        ticket = await the_pending_one(pair)
+
+        async def crowd(call: Any = call, handle: str = handle) -> list[httpx.Response]:
+            plain = {**body("tools/call", call), "id": "plain"}
+            return await asyncio.gather(
+                *(ask(pair, "tasks/get", {"taskId": handle}, at=one % 2) for one in range(8)),
+                *(pair.one.post("played", plain, Connection="close") for _ in range(8)),
+            )
+
+        before = asyncio.create_task(crowd())
+        await pair.act("approve", ticket)
+        answers = [*await crowd(), *await before]
+        # A machine with other work may not judge all of them in time; whoever is told so has started nothing.
+        assert {one.status_code for one in answers} <= {200, 403, 503}
+
+        async def has_ended(handle: str = handle) -> bool:
+            told = await ask(pair, "tasks/get", {"taskId": handle})
+            return told.status_code == 200 and told.json()["result"]["status"] != "working"
+
+        await eventually("the task has ended", has_ended)
+        told = await status_of(pair, handle)
+        ran = [one for one in answers if one.status_code == 200 and one.json()["id"] == "plain"]
+        assert len(arrived) == number, "it was sent once"
+        assert len(ran) == (told["status"] != "completed"), "by one of them"
+        assert told["status"] == "completed" or told["error"]["data"]["why"] == "used"
+        refused = [one.json()["error"]["code"] for one in answers if one.status_code == 403]
+        assert set(refused) <= {40303, 40304}
+        assert (await pair.api("GET", f"/{ticket}")).json()["state"] == "used"
+        assert stage.bank.transitions(ticket)["claim"] == stage.bank.transitions(ticket)["request"] == 1
+        for asked_anew in (await pair.api("GET", "?state=pending")).json()["tickets"]:
+            await pair.act("deny", asked_anew["id"])
+
+
 async def test_what_one_gateway_runs_the_other_tells_of_and_cancels(stage: Stage) -> None:
     """`working` at both while it runs at one; cancelled at the other, its request is closed and its end unknown."""
     gone = asyncio.Event()
