@@ -64,13 +64,13 @@ class PostgresDatabase:
 
     def _engine(self, *, patience_s: float | None = None, **pool: Any) -> AsyncEngine:
         limit_s = patience_s or self._limit_s
+        # Asked for once the connection stands: poolers turn away, or drop, what they do not know at its beginning.
         told = {
-            "application_name": "ostiary",
             "statement_timeout": _ms(limit_s),
             "lock_timeout": _ms(limit_s * 0.75),
             "idle_in_transaction_session_timeout": _ms(limit_s + IDLE_S),
-            "TimeZone": "UTC",
         }
+        settings = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in told.items())
 
         async def connect() -> asyncpg.Connection:
             try:
@@ -78,14 +78,14 @@ class PostgresDatabase:
                     self._url,
                     timeout=min(self._limit_s, 2.0) * 0.75,
                     command_timeout=limit_s,
-                    server_settings=told,
+                    server_settings={"application_name": "ostiary", "TimeZone": "UTC"},
                 )
             except asyncpg.InterfaceError:
                 raise
             except ValueError:  # its text may be any part of the URL
                 raise StoreUnavailable("the URL can't be read: is a character of its password not escaped?") from None
             # A commit that the server may forget would be a use that may be had twice.
-            if await made.fetchval("SHOW synchronous_commit") == "off":
+            if await made.fetchval(f"SELECT current_setting('synchronous_commit'), {settings}") == "off":
                 await made.execute("SET synchronous_commit = on")
             return made
 

@@ -16,8 +16,9 @@ from mcp.server.subscriptions import InMemorySubscriptionBus
 from tests.conformance.jobs import Jobs
 from tests.conformance.server import PATH, build
 from tests.conformance.shim import Shim
+from tests.support.ports import free_port
 from tests.support.processes import eventually
-from tests.support.stack import Stack, free_port
+from tests.support.stack import Stack
 
 NAME = "everything"
 SCOPE = "mcp:use"

@@ -27,10 +27,11 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.e2e.test_sdk_challenge import DATA, ROOT, Bank, pay, text_of
 from tests.e2e.test_sdk_legs import until_serving
 from tests.e2e.test_tasks import Tasks, never_asked
+from tests.support.ports import free_port
 from tests.support.postgres import Postgres
 from tests.support.processes import eventually
 from tests.support.replicas import Pair, two_gateways
-from tests.support.stack import body, free_port, headers_of
+from tests.support.stack import body, headers_of
 from tests.support.upstream import Exchange, Script, ScriptedUpstream, http, result_of
 
 TASK = {"challenge": "task"}

@@ -27,8 +27,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent, TextResourceContents
 
+from tests.support.ports import free_port
 from tests.support.processes import eventually
-from tests.support.stack import Stack, body, call, free_port
+from tests.support.stack import Stack, body, call
 
 FOLDER = Path(__file__).parent
 EVERYTHING = FOLDER / "typescript/node_modules/@modelcontextprotocol/server-everything/dist/index.js"

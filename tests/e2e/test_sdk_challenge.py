@@ -29,10 +29,11 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
 
 from tests.e2e.test_sdk_legs import until_serving
+from tests.support.ports import free_port
 from tests.support.postgres import Postgres
 from tests.support.processes import eventually
 from tests.support.replicas import Behind, Pair, two_gateways
-from tests.support.stack import HOLD, body, free_port
+from tests.support.stack import HOLD, body
 
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = Path(__file__).parent / "typescript"

@@ -24,8 +24,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult, InputRequiredResult, TextContent
 
+from tests.support.ports import free_port
 from tests.support.processes import eventually
-from tests.support.stack import HOLD, Stack, free_port
+from tests.support.stack import HOLD, Stack
 
 ROOT = Path(__file__).parents[2]
 PAY = {"effect": "write", "scopes": ["files:write"], "approval": HOLD}

@@ -19,7 +19,8 @@ from mcp.client.subscriptions import Subscription
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.subscriptions import ResourceUpdated, ToolsListChanged
 
-from tests.support.stack import Stack, free_port
+from tests.support.ports import free_port
+from tests.support.stack import Stack
 
 DATA = {
     "methods": {"tools/list": {}, "server/discover": {}, "subscriptions/listen": {}},

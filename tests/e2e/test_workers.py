@@ -26,8 +26,9 @@ import pytest
 from gateway import supervisor
 from gateway.supervisor import CannotServe, MetricsFolder, Posts, Supervisor
 from tests.support.issuer import JwksServer
+from tests.support.ports import free_port
 from tests.support.processes import descendants, eventually, living
-from tests.support.stack import ISSUER, Stack, body, call, free_port, headers_of
+from tests.support.stack import ISSUER, Stack, body, call, headers_of
 from tests.support.upstream import SSE_HEAD, Exchange, ScriptedUpstream, chunk, http, result_of
 
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "write")]

@@ -162,6 +162,42 @@ async def test_a_file_is_never_left_between_two_revisions(file: Path, monkeypatc
         await it.held()
 
 
+HANG = """
+import asyncio, sys, time
+from alembic import command
+from approvals.database import migrate
+whole = command.upgrade
+def hang(config, revision):
+    whole(config, revision)
+    print("there", flush=True)
+    time.sleep(600)
+command.upgrade = hang
+asyncio.run(migrate(sys.argv[1]))
+"""
+
+
+def die_migrating(url: str) -> None:
+    """A process whose migration has made its tables, and that is killed before the commit."""
+    dying = subprocess.Popen([sys.executable, "-c", HANG, url], stdout=subprocess.PIPE)
+    try:
+        assert dying.stdout is not None
+        assert dying.stdout.readline() == b"there\n"
+    finally:
+        dying.kill()
+        dying.communicate()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_migration_that_is_killed_was_none(kind: str, file: Path, request: pytest.FixtureRequest) -> None:
+    """kill -9 after the last table and before the commit: the next start finds what was before, and migrates."""
+    server: Postgres | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
+    url = f"sqlite:///{file}" if server is None else server.create()
+    die_migrating(url)
+    assert await migrate(url, check=True) == Standing("")
+    async with bench(url) as it:
+        await it.held()
+
+
 async def test_a_database_of_before_the_chain_is_adopted(empty: Callable[[], str]) -> None:
     """Its tables stay, with what is in them; its number gives way to the chain's."""
     url = empty()

@@ -411,6 +411,43 @@ async def test_a_role_that_may_not_change_tables_serves(server: Postgres) -> Non
         server.sql("SET ROLE ostiary; UPDATE alembic_version SET version_num = '9999'", "granted")
 
 
+async def test_the_grants_are_given_again_after_a_migration(server: Postgres) -> None:
+    """docs/operations.md says so: they hold for the tables that are there, and not for one that a revision makes."""
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    assert "run them again after each `migrate`" in page
+    name = server.create().rpartition("/")[2]
+    server.sql("CREATE ROLE later LOGIN PASSWORD 'canary'")
+    server.sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO later", name)
+    await migrate(server.url_of(name))
+    with pytest.raises(StoreUnavailable, match="permission denied"):
+        await Store(server.url_of(name, "later", "canary"), [KEY], migrate=False).start()
+
+
+async def test_a_connection_begins_as_poolers_let_it(server: Postgres) -> None:
+    """The first message names what PgBouncer follows and nothing else; the limits of time hold all the same."""
+    first = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int.from_bytes(await reader.readexactly(4))
+        first.set_result(await reader.readexactly(size - 4))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(StoreUnavailable):
+            await Store(f"postgresql://x@127.0.0.1:{port}/x?sslmode=disable", [KEY]).start()
+    words = first.result()[4:].rstrip(b"\0").split(b"\0")
+    assert {b"user", b"database"} <= set(words[::2])
+    assert set(words[::2]) <= {b"user", b"database", b"client_encoding", b"application_name", b"TimeZone"}
+    async with desk_on(server) as it:
+
+        async def limits(ledger: Ledger) -> list[str]:
+            names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
+            return [(await ledger.connection.exec_driver_sql(f"SHOW {name}")).scalar_one() for name in names]
+
+        assert await it.store.write(limits) == ["2s", "1500ms", "7s", "on"]
+
+
 async def test_what_a_backup_brings_back_is_taken_back_by_the_page(server: Postgres) -> None:
     """docs/operations.md's statement: an approval that was used after the backup runs nothing a second time."""
     url = server.create()

@@ -35,8 +35,8 @@ from tests.support.impostor import (
     says,
 )
 from tests.support.opa import Opa
+from tests.support.ports import free_port
 from tests.support.processes import eventually
-from tests.support.stack import free_port
 
 SHIPPED = Path(__file__).parents[2] / "policies" / "bundle"
 QUESTION = ask("allow")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from tests.support.stack import free_port
+from tests.support.ports import free_port
 
 READY_S = 30.0
 

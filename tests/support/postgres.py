@@ -11,7 +11,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_port
 
 START_S = 60.0
 
@@ -45,12 +46,6 @@ def _drop_root() -> Callable[[], None] | None:
     return drop
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Postgres:
     """One server on loopback. `options` are `-c` settings, as `{"max_connections": "20"}`."""
 
@@ -65,7 +60,7 @@ class Postgres:
         if self._drop is not None:
             user = pwd.getpwnam("postgres")
             os.chown(self._root, user.pw_uid, user.pw_gid)
-        self.port = _free_port()
+        self.port = free_port()
         self.password = secrets.token_hex(8)
         self._process: subprocess.Popen[bytes] | None = None
         secret = self._root / "password"

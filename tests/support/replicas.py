@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from tests.support.issuer import Issuer
-from tests.support.stack import ISSUER, Stack, free_port, secrets_for
+from tests.support.ports import free_port
+from tests.support.stack import ISSUER, Stack, secrets_for
 
 
 class RoundRobin:

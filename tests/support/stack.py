@@ -7,10 +7,8 @@ import base64
 import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +21,7 @@ import httpx
 import yaml
 
 from tests.support.issuer import Issuer
+from tests.support.ports import free_port
 from tests.support.processes import descendants
 
 BUNDLE = Path(__file__).parents[2] / "policies" / "bundle"
@@ -42,21 +41,6 @@ def secrets_for() -> dict[str, str]:
     return {
         name: base64.urlsafe_b64encode(os.urandom(32)).decode() for name in ("OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS")
     }
-
-
-CHOICE = random.SystemRandom()
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, below those that the system gives to whoever asks for any.
-
-    Of its own choice: `random` is seeded alike in all processes of a run.
-    """
-    while True:
-        port = CHOICE.randrange(10_000, 32_768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def write_bundle(folder: Path, servers: Mapping[str, Mapping[str, Any]]) -> Path:
