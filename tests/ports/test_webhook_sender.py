@@ -181,6 +181,7 @@ async def test_a_resolver_that_hangs_keeps_nothing_that_others_need(monkeypatch:
             whys = await asyncio.gather(*tries, return_exceptions=True)
             assert {getattr(why, "why", why) for why in whys} == {"timeout"}
             assert asked == ["hooks.example"]
+            monkeypatch.setattr(webhooks, "ANSWER_S", 30)  # which others have, however busy the machine is
             async with asyncio.timeout(30):
                 assert await asyncio.to_thread(lambda: "free") == "free"
                 await send(well.hook.id, b"{}", HEADERS)
