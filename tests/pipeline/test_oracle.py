@@ -141,7 +141,8 @@ async def test_the_corridor_does_what_the_page_says(tmp_path: Path, sets: int, e
                     asked = house.request(body, server, tenant=tenant, scope=" ".join(scopes))
                     expected = foretell(data, environment, tenant, set(scopes), name)
                     found = await find_out(house, asked)
-                    told = json.dumps([data, environment, tenant, scopes, name])
+                    whys = [[one["reasons"], one["detail"]] for one in house.sink.records]
+                    told = json.dumps([whys, data, environment, tenant, scopes, name])
                     assert found == expected, f"seed {seed}, set {number}: {told}"
                     met[found] += 1
                     house.sink.records.clear()

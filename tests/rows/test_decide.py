@@ -80,6 +80,23 @@ def test_an_approval_is_neither_asked_for_nor_used(house: House) -> None:
     assert {one["kind"] for one in house.records()} == {"admin"}
 
 
+def test_nothing_of_a_token_is_printed_or_recorded(house: House) -> None:
+    """Refused, or in a file that is no request: neither a token nor another credential comes out again."""
+    good = house.token()
+    bad = f"{good[:-8]}AAAAAAAA"
+    for changes in (
+        {"token": bad},
+        {"headers": {**headers_of(tool("read")), "Authorization": f"Bearer {bad}", "Cookie": good}},
+        {"extra": good},
+    ):
+        _, told = decide(house, tool("read"), **changes)
+        for part in good.split("."):
+            assert part not in json.dumps(told), changes
+    record = json.dumps(house.records())
+    for part in good.split("."):
+        assert part not in record
+
+
 def test_claims_stand_for_a_token(house: House) -> None:
     """Without a token at hand the claims say who it would be; a trace names the lines that were evaluated."""
     claims = {"iss": ISSUER, "sub": "carol", "scope": "mcp:use files:read"}
