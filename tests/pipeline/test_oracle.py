@@ -103,7 +103,10 @@ async def judged_by(folder: Path, data: Mapping[str, Any]) -> AsyncIterator[Embe
 
 
 async def find_out(house: InnerHouse, asked: Asked) -> str:
-    """What became of it, by what reached the server, the caller and the record. A caller's word is never enough."""
+    """What became of it, by what reached the server, the caller and the record. A caller's word is never enough.
+
+    `unavailable`: a part of the house had no time (503, 504), which a busy machine may have and no page foretells.
+    """
     forwarded, recorded = len(house.forwarded), len(house.sink.records)
     reply = await house.serve(asked)
     reached = len(house.forwarded) - forwarded
@@ -115,6 +118,8 @@ async def find_out(house: InnerHouse, asked: Asked) -> str:
         return "forwarded"
     assert "decision" not in kinds
     assert "result" not in answer, answer
+    if reply.status in {503, 504}:
+        return "unavailable"
     return "held" if "ticket" in answer["error"].get("data", {}) else "refused"
 
 
@@ -141,6 +146,9 @@ async def test_the_corridor_does_what_the_page_says(tmp_path: Path, sets: int, e
                     asked = house.request(body, server, tenant=tenant, scope=" ".join(scopes))
                     expected = foretell(data, environment, tenant, set(scopes), name)
                     found = await find_out(house, asked)
+                    if found == "unavailable":
+                        met[found] += 1
+                        found = await find_out(house, asked)
                     whys = [[one["reasons"], one["detail"]] for one in house.sink.records]
                     told = json.dumps([whys, data, environment, tenant, scopes, name])
                     assert found == expected, f"seed {seed}, set {number}: {told}"
@@ -148,6 +156,7 @@ async def test_the_corridor_does_what_the_page_says(tmp_path: Path, sets: int, e
                     house.sink.records.clear()
                     house.forwarded.clear()
             shutil.rmtree(tmp_path / f"b{number}")
+    assert met.pop("unavailable", 0) <= sets * each * 0.001 + 1, "so many are no busy machine"
     assert sum(met.values()) == sets * each
     assert sets < 50 or min(met[end] for end in ("forwarded", "held", "refused")) > sets * each * 0.01, met
 
