@@ -80,13 +80,17 @@ class PostgresDatabase:
                     command_timeout=limit_s,
                     server_settings={"application_name": "ostiary", "TimeZone": "UTC"},
                 )
-            except asyncpg.InterfaceError:
+            except (asyncpg.InterfaceError, OSError):  # a certificate that does not do is both OSError and ValueError
                 raise
             except ValueError:  # its text may be any part of the URL
                 raise StoreUnavailable("the URL can't be read: is a character of its password not escaped?") from None
-            # A commit that the server may forget would be a use that may be had twice.
-            if await made.fetchval(f"SELECT current_setting('synchronous_commit'), {settings}") == "off":
-                await made.execute("SET synchronous_commit = on")
+            try:
+                # A commit that the server may forget would be a use that may be had twice.
+                if await made.fetchval(f"SELECT current_setting('synchronous_commit'), {settings}") == "off":
+                    await made.execute("SET synchronous_commit = on")
+            except BaseException:
+                made.terminate()
+                raise
             return made
 
         return create_async_engine(

@@ -41,16 +41,17 @@ INSERT INTO ostiary_audit_version VALUES (1);
 
 async def connect(url: str, timeout_s: float) -> asyncpg.Connection:
     """A connection whose commits are durable when they are acknowledged. Raises `FAULTS`, `AuditUnavailable`."""
-    told = {"application_name": "ostiary audit", "TimeZone": "UTC", "idle_in_transaction_session_timeout": "10000"}
+    told = {"application_name": "ostiary audit", "TimeZone": "UTC"}  # what poolers let pass at the beginning
     try:
         made: asyncpg.Connection = await asyncpg.connect(
             url, timeout=timeout_s, server_settings=told, statement_cache_size=0
         )
-    except asyncpg.InterfaceError:
+    except (asyncpg.InterfaceError, OSError):  # a certificate that does not do is both OSError and ValueError
         raise
     except ValueError:  # its text may be any part of the URL
         raise AuditUnavailable("the URL can't be read: is a character of its password not escaped?") from None
     try:
+        await made.execute("SET idle_in_transaction_session_timeout = 10000")
         if await made.fetchval("SHOW synchronous_commit") == "off":
             await made.execute("SET synchronous_commit = on")
     except BaseException:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from sqlalchemy import event
 
@@ -446,6 +448,44 @@ async def test_a_connection_begins_as_poolers_let_it(server: Postgres) -> None:
             return [(await ledger.connection.exec_driver_sql(f"SHOW {name}")).scalar_one() for name in names]
 
         assert await it.store.write(limits) == ["2s", "1500ms", "7s", "on"]
+
+
+@pytest.fixture
+def over_tls(certificate: Callable[[str], Any], tmp_path: Path) -> Iterator[tuple[Postgres, str]]:
+    """A server with a certificate for `localhost` that it signed itself -> it, and the URL of a fresh database."""
+    certificate("localhost")
+    server = Postgres()
+    try:
+        own = server.data / "own.pem"
+        own.write_bytes((tmp_path / "cert.pem").read_bytes())
+        own.chmod(0o600)
+        owner = server.data.stat()
+        os.chown(own, owner.st_uid, owner.st_gid)
+        server.start()
+        for name, value in {"ssl_cert_file": "'own.pem'", "ssl_key_file": "'own.pem'", "ssl": "on"}.items():
+            server.sql(f"ALTER SYSTEM SET {name} = {value}")
+        server.sql("SELECT pg_reload_conf()")
+        yield server, server.create()
+    finally:
+        server.remove()
+
+
+async def test_a_server_is_who_it_shows_to_be(over_tls: tuple[Postgres, str], tmp_path: Path) -> None:
+    """docs/operations.md's `sslmode=verify-full`: another name, another authority or no TLS at all is no database."""
+    server, url = over_tls
+    named, ca = url.replace("127.0.0.1", "localhost"), tmp_path / "cert.pem"
+    async with bench(f"{named}?sslmode=verify-full&sslrootcert={ca}") as it:
+        await it.approved()
+        await it.claimed()
+    with pytest.raises(StoreUnavailable, match="certificate is not valid for"):
+        await Store(f"{url}?sslmode=verify-full&sslrootcert={ca}", [KEY]).start()
+    with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+        await Store(f"{named}?sslmode=verify-full&sslrootcert={certifi.where()}", [KEY]).start()
+    server.sql("ALTER SYSTEM SET ssl = off")
+    server.sql("SELECT pg_reload_conf()")
+    plain = Store(f"{named}?sslmode=verify-full&sslrootcert={ca}", [KEY])
+    with pytest.raises(StoreUnavailable, match="SSL"):
+        await plain.start()
 
 
 async def test_what_a_backup_brings_back_is_taken_back_by_the_page(server: Postgres) -> None:
