@@ -16,11 +16,13 @@ import uvicorn
 
 from approvals.desk import Desk, StoreUnavailable
 from approvals.notify import DEAD, Attempt, Courier
+from approvals.review.pages import Room
 from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.tally import Tally
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.commits import GroupCommit
+from gateway.audit.place import Place
 from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
@@ -56,10 +58,12 @@ from gateway.opening import (
     open_tokens,
     open_upstream,
 )
+from gateway.origins import origin_of
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import Plan, make_plan
 from gateway.reception import Reception
+from gateway.review_audit.room import AuditPages
 from gateway.runs import Runs
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -252,7 +256,18 @@ class House:
         pages = reception.review_pages(desk, foresight, visitors, settings.base_url)
         if sign_in is not None:
             sign_in.add_to(pages)
+            self._open_audit_pages(Room(desk, visitors, origin_of(settings.base_url))).add_to(pages)
         return ControlDoor(switch(pages, api), plan.hosts, reception.turn_away)
+
+    def _open_audit_pages(self, room: Room) -> AuditPages:
+        """The record's pages, which read it where this gateway writes it."""
+        plan, audit = self._plan, self._plan.settings.audit
+        chosen = audit.checkpoints
+        place = Place(audit.file, plan.audit_database, chosen.file if chosen else None)
+        key = plan.settings.secret(chosen.key_env, "audit.checkpoints.key_env") if chosen else ""
+        pages = AuditPages(room, place, self._sink, key=key)
+        self._open.push_async_callback(pages.close)
+        return pages
 
     def _open_sign_in(self, implications: Implications, reception: Reception) -> SignIn | None:
         """Where people sign in, if they do."""

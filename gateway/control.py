@@ -15,6 +15,7 @@ import orjson
 from fastapi import FastAPI, Response
 
 from approvals.approvers import Person
+from approvals.review.visitors import RECORD_SCOPE
 from gateway.contract.identity import resource_metadata
 from gateway.contract.passage import Identity, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
@@ -64,8 +65,12 @@ def switch(pages: Asgi, rest: Asgi) -> Asgi:
 
 def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[str, bytes]:
     """Path -> the RFC 9728 document of every protected resource."""
+    # The record's scope is for people who sign in to its pages; no challenge of the API asks for it.
+    scopes = {approvals.path: (*approvals.scopes, RECORD_SCOPE)}
     return {
-        f"{METADATA_PREFIX}{server.path}": orjson.dumps(resource_metadata(server, server.issuers, server.scopes))
+        f"{METADATA_PREFIX}{server.path}": orjson.dumps(
+            resource_metadata(server, server.issuers, scopes.get(server.path, server.scopes))
+        )
         for server in (*servers, approvals)
     }
 

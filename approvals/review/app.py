@@ -121,7 +121,8 @@ def _told(say: Callable[[Exception], Wrong], tell: Tell | None) -> Show:
         response = wrong_page(visit_of(request), wrong) if made is None else made
         response.status_code = wrong.status
         if tell is not None:
-            verb = request.path_params.get("verb") or ("request" if request.method == "POST" else "show")
+            named = getattr(request.state, "verb", None) or request.path_params.get("verb")
+            verb = named or ("request" if request.method == "POST" else "show")
             ticket_id = str(request.path_params.get("ticket_id", ""))
             name = name_of(wrong.name, fault)
             turned = TurnedAway(caller(request), str(verb), ticket_id, wrong.status, name)

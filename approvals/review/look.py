@@ -7,12 +7,12 @@ anybody else, nothing inline runs, and no page is kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
 from approvals.review.plainly import in_a_line, in_lines
@@ -76,6 +76,17 @@ _environment.globals |= {"assets": {name.partition(".")[2]: asset.path for name,
 def render(template: str, **context: Any) -> str:
     """A template (its name without the suffix) -> HTML. What is missing in the context is an error."""
     return _environment.get_template(f"{template}.html.jinja").render(context)
+
+
+def renderer(package: str) -> Callable[..., str]:
+    """`render` for a package that has templates of its own, which may use those that are here."""
+    both = ChoiceLoader([PackageLoader(package), PackageLoader("approvals.review")])
+    environment = _environment.overlay(loader=both)
+
+    def render_there(template: str, **context: Any) -> str:
+        return environment.get_template(f"{template}.html.jinja").render(context)
+
+    return render_there
 
 
 def page(html: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -24,7 +24,7 @@ from approvals.review.body import BodyRefused
 from approvals.review.faces import face, since
 from approvals.review.forms import check_key, check_origin, field, only_fields, read_form
 from approvals.review.sentences import DONE, MEANINGS, MOVED, STATES
-from approvals.review.visitors import SIGN_IN, SIGN_OUT, Visit, Visitors
+from approvals.review.visitors import RECORD, RECORD_SCOPE, REFUSALS, SIGN_IN, SIGN_OUT, Visit, Visitors
 from approvals.sieve import Sieve, Whose
 from approvals.ticket import ActInvalid, MovedOn, State, TicketUnknown
 
@@ -83,7 +83,14 @@ class Room:
 
 def frame(visit: Visit | None, here: str = "") -> dict[str, Any]:
     """What the frame of every page needs."""
-    return {"visit": visit, "here": here, "sign_out": SIGN_OUT}
+    sees_record = visit is not None and RECORD_SCOPE in visit.person.scopes
+    return {
+        "visit": visit,
+        "here": here,
+        "sign_out": SIGN_OUT,
+        "refusals": REFUSALS,
+        "record": RECORD if sees_record else "",
+    }
 
 
 def sign_in(request: Request) -> Response:

@@ -70,6 +70,7 @@ WRONG: Mapping[str, str] = {
     "justification_too_long": "The justification is too long.",
     "seen_missing": "The form does not say what you were shown. Look at the page again and decide there.",
     "query_invalid": "These filters are none that this page knows.",
+    "time_invalid": "That is no time. Write 2026-11-30, 2026-11-30T10:15 (UTC), or 2h for two hours ago.",
     "cursor_invalid": "There is no such page of the list.",
     "body_too_large": "That was more than this form takes.",
     "request_timeout": "The form did not arrive in time.",

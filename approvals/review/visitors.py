@@ -19,6 +19,14 @@ SIGN_IN = "/review/sign-in"
 SIGN_OUT = "/review/sign-out"
 """A form posts here, with the visit's form key."""
 
+REFUSALS = "/review/refusals"
+WHY = "/review/why"
+"""The house's pages of what was refused to the visitor themselves."""
+
+RECORD = "/review/audit"
+RECORD_SCOPE = "audit:read"
+"""The house's pages of the whole record, and the scope that they take."""
+
 
 def comes_by_itself(request: Request) -> bool:
     """Whether an open page asks by its script, with nobody doing anything: such a request keeps no session alive."""

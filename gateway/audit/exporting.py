@@ -10,25 +10,17 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
 import click
 
-from gateway.audit.evidence import Selection
-from gateway.audit.forms import as_csv, as_ocsf, head_of_csv
+from gateway.audit.choosing import Broken, choose
 from gateway.audit.keys import anchors_of, signing_key
 from gateway.audit.place import chains_of, give_up, placed
 from gateway.audit.query import Query
 from gateway.audit.searching import asking
-from gateway.contract.chain import Chain, Finding
 from gateway.contract.redaction import printable
-
-
-class _Broken(Exception):  # noqa: N818 - what was found
-    def __init__(self, name: str, finding: Finding) -> None:
-        super().__init__(f"{name}: BROKEN at record {finding.seq}: {finding.why} [{finding.kind}]")
 
 
 @click.command()
@@ -53,38 +45,11 @@ def export(
     key = signing_key(ctx, config, key_env)
     query = Query(**asked)
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    selection = Selection(query.asked())
     points = anchors_of(ctx, config, key)
-
-    def chosen() -> Iterator[bytes]:
-        if form == "csv":
-            yield head_of_csv()
-        ours = version("ostiary")
-        for source in chains_of(ctx, config, files):
-            chain = Chain(source.writer, points)
-            began = False
-            for line in source.lines(newest_first=False):
-                if (read := chain.read(line)) is None:
-                    break
-                if not began:
-                    selection.begin(chain.writer, chain.first)
-                    began = True
-                if (record := query.read(line)) is None:
-                    continue
-                if form == "jsonl":
-                    yield from selection.take(line, read)
-                else:
-                    yield as_csv(record) if form == "csv" else as_ocsf(record, ours)
-            if (fault := chain.end()) is not None:
-                raise _Broken(source.name, fault)
-            if began and form == "jsonl":
-                yield from selection.end(chain.first, chain.count, chain.head)
-        if form == "jsonl":
-            yield selection.state(now, key)
-
+    lines = choose(chains_of(ctx, config, files), query, form, now=now, key=key, points=points)
     try:
-        _write(out, chosen())
-    except _Broken as broken:
+        _write(out, lines)
+    except Broken as broken:
         click.echo(printable(str(broken), 1000), err=True)
         sys.exit(1)
     except OSError as error:

@@ -112,9 +112,15 @@ def _has_reason(record: Mapping[str, Any], value: str) -> bool:
     return isinstance(reasons, list) and value in reasons
 
 
+def _is_by(record: Mapping[str, Any], value: str) -> bool:
+    """Whether they moved or did it, named as the record does (`ISSUER|SUBJECT`) or by their subject."""
+    by = record.get("by")
+    return isinstance(by, str) and value in (by, by.partition("|")[2])
+
+
 _WHO: Final = ("actor", "requester")
 _MEMBERS: Final[Mapping[str, Any]] = {
-    "who": lambda record, value: _of_actor("subject")(record, value) or record.get("by") == value,
+    "who": lambda record, value: _of_actor("subject")(record, value) or _is_by(record, value),
     "issuer": _of_actor("issuer"),
     "client": _of_actor("client"),
     "server": _member("server"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -35,12 +35,14 @@ class Tables:
         rows = self._ask("SELECT max(writer) AS last FROM ostiary_audit")
         return list(range(rows[0]["last"] + 1)) if rows and rows[0]["last"] is not None else []
 
-    def lines(self, writer: int, *, newest_first: bool = False, after: int = 0) -> Iterator[bytes]:
-        """The writer's lines, of records beyond `after`."""
+    def lines(
+        self, writer: int, *, newest_first: bool = False, after: int = 0, before: int = 2**62
+    ) -> Iterator[bytes]:
+        """The writer's lines, of records beyond `after` and, newest first, below `before`."""
         at: int | None = None
         while True:
             if newest_first:
-                clause, order, edge = "seq < $2 AND seq > $4", "DESC", 2**62 if at is None else at
+                clause, order, edge = "seq < $2 AND seq > $4", "DESC", before if at is None else at
             else:
                 clause, order, edge = "seq > $2 AND $4 >= 0", "ASC", after if at is None else at
             rows = self._ask(
@@ -52,6 +54,19 @@ class Tables:
             if len(rows) < _STEP:
                 return
             at = rows[-1]["seq"]
+
+    def back(self, writer: int, is_newer: Callable[[bytes], bool]) -> Iterator[bytes]:
+        """The writer's lines before the first one that is newer, the last one first; found by the primary key."""
+        rows = self._ask("SELECT min(seq) AS first, max(seq) AS last FROM ostiary_audit WHERE writer = $1", writer)
+        low, high = rows[0]["first"] or 1, (rows[0]["last"] or 0) + 1
+        while low < high:
+            middle = (low + high) // 2
+            line = self._ask("SELECT line FROM ostiary_audit WHERE writer = $1 AND seq = $2", writer, middle)
+            if line and not is_newer(line[0]["line"]):
+                low = middle + 1
+            else:
+                high = middle
+        return self.lines(writer, newest_first=True, before=high)
 
     def close(self) -> None:
         """Leave."""

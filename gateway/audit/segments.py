@@ -138,9 +138,9 @@ def lines_of(fd: int, start: int = 0) -> Iterator[bytes]:
         yield rest
 
 
-def lines_back(fd: int) -> Iterator[bytes]:
-    """The lines, the last one first, newline included; a line beyond `MAX_LINE` ends what can be read. Bounded."""
-    end, rest = os.fstat(fd).st_size, b""
+def lines_back(fd: int, end: int | None = None) -> Iterator[bytes]:
+    """The lines before `end`, the last one first, newline included; one beyond `MAX_LINE` ends it. Bounded."""
+    end, rest = os.fstat(fd).st_size if end is None else end, b""
     while end > 0:
         start = max(0, end - _BLOCK)
         text = os.pread(fd, end - start, start) + rest

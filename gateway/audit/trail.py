@@ -6,13 +6,14 @@ Streaming: one line a writer is in memory. A writer's own order is kept also whe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.audit.query import Query
 from gateway.audit.reading import Tables
+from gateway.audit.seeking import end_of_older
 from gateway.audit.segments import lines_back, lines_of, open_slot
 
 
@@ -31,6 +32,10 @@ class Chain(Protocol):
 
     def lines(self, *, newest_first: bool) -> Iterator[bytes]:
         """All lines, newline included."""
+        ...
+
+    def back(self, is_newer: Callable[[bytes], bool]) -> Iterator[bytes]:
+        """The lines before the first one that is newer, the last one first, without reading those behind it."""
         ...
 
 
@@ -54,6 +59,14 @@ class ChainOfFiles:
                     if line.endswith(b"\n"):
                         yield line
 
+    def back(self, is_newer: Callable[[bytes], bool]) -> Iterator[bytes]:
+        """See the protocol."""
+        with open_slot(self.slot) as opened:
+            for _, fd in opened.files(newest_first=True, pass_over=True):
+                for line in lines_back(fd, end_of_older(fd, is_newer)):
+                    if line.endswith(b"\n"):
+                        yield line
+
 
 @dataclass(frozen=True, slots=True)
 class ChainOfTable:
@@ -70,6 +83,10 @@ class ChainOfTable:
     def lines(self, *, newest_first: bool) -> Iterator[bytes]:
         """See the protocol."""
         return self.tables.lines(self.writer or 0, newest_first=newest_first)
+
+    def back(self, is_newer: Callable[[bytes], bool]) -> Iterator[bytes]:
+        """See the protocol."""
+        return self.tables.back(self.writer or 0, is_newer)
 
 
 def search(chains: Sequence[Chain], query: Query, *, newest_first: bool) -> Iterator[tuple[bytes, dict[str, Any]]]:

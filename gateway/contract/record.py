@@ -52,9 +52,9 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
-_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge")
+_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge", "disclosed")
 """What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision; of
-a call that waits for a person, how its caller was told so."""
+a call that waits for a person, how its caller was told so; that the caller was told the policy's reasons."""
 
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
@@ -99,6 +99,8 @@ def refusal_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["detail"] = remark(refused.detail)
         record["status"] = passage.status or row.status
         record["code"] = passage.code or row.code
+        if "reasons" in refused.data:
+            record["disclosed"] = True
     if isinstance(passage.settled, Held):
         reasons.append(passage.settled.why)
     if passage.verdict is not None:

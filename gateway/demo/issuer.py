@@ -28,7 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from gateway.demo.loopback import require_loopback
-from gateway.demo.people import EVERYTHING, NOTICE, PEOPLE
+from gateway.demo.people import EVERYTHING, NOTICE, PEOPLE, RECORD
 from gateway.demo.picker import complaint, picker
 from gateway.demo.sign_in import TOKEN_S, Asked, NotSigned, SignIns
 
@@ -114,7 +114,7 @@ def build_issuer(mint: Mint, sign_ins: SignIns | None = None) -> Starlette:
         "token_endpoint_auth_methods_supported": ["none"],
         "revocation_endpoint_auth_methods_supported": ["none"],
         "authorization_response_iss_parameter_supported": True,
-        "scopes_supported": ["openid", *EVERYTHING],
+        "scopes_supported": ["openid", *EVERYTHING, RECORD],
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": ["ES256"],
         "service_documentation": NOTICE,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 NOTICE = "development issuer: gives a token to anyone on this machine; never trust it in production"
 REVIEWERS = "payments-reviewers"
 EVERYTHING = ("approvals:read", "approvals:request", "approvals:decide")
+RECORD = "audit:read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ PEOPLE = {
         Person("alice", "Alice", "developer; her AI agent makes the calls", "alice-agent", (REVIEWERS,)),
         Person("bob", "Bob", "reviewer", "review-console", (REVIEWERS,)),
         Person("dora", "Dora", "a second reviewer", "review-console", (REVIEWERS,)),
-        Person("carol", "Carol", "auditor who may only read", "carol-agent", scopes=("approvals:read",)),
+        Person("carol", "Carol", "auditor who may only read", "carol-agent", scopes=("approvals:read", RECORD)),
         Person("eve", "Eve", "works here too, and has no rights", "eve-agent", scopes=()),
     )
 }

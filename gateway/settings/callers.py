@@ -28,7 +28,7 @@ def _asymmetric(name: str) -> str:
 
 
 Algorithm = Annotated[str, AfterValidator(_asymmetric)]
-SIGN_IN_SCOPES = ("openid", "approvals:read", "approvals:request", "approvals:decide")
+SIGN_IN_SCOPES = ("openid", "approvals:read", "approvals:request", "approvals:decide", "audit:read")
 
 
 class Listen(Group):

@@ -18,8 +18,11 @@ TEXTS = [
 ]
 """(text, ground): 4.5 to 1 (success criterion 1.4.3)."""
 
-SHAPES = [(shape, ground) for shape in ("edge", "focus", "primary", "danger") for ground in ("page", "card")]
-"""(border of a control, or the focus ring, and its ground): 3 to 1 (1.4.11)."""
+CHARTED = tuple(f"chart-{series}" for series in ("allowed", "approved", "held", "refused"))
+SHAPES = [
+    (shape, ground) for shape in ("edge", "focus", "primary", "danger", *CHARTED) for ground in ("page", "card")
+]
+"""(border of a control, the focus ring, or a chart's shape, and its ground): 3 to 1 (1.4.11)."""
 
 
 def colours(scheme: str) -> dict[str, str]:

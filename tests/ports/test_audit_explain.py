@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.audit.explaining import explain, refusal_words
+from gateway.audit.explaining import explain
+from gateway.audit.story import refusal_words
 from gateway.contract.record import approval_record
 from gateway.contract.refusals import Refusal
 from tests.contract.walked import REDACTOR, transition

@@ -94,7 +94,7 @@ def test_metadata_of_the_approvals_is_there_too(house: House) -> None:
     """The approvals API is a protected resource of its own."""
     document = house.http.get(f"{house.stack.url}/.well-known/oauth-protected-resource/approvals").json()
     assert document["resource"] == f"{house.stack.url}/approvals"
-    assert document["scopes_supported"] == ["approvals:read", "approvals:request", "approvals:decide"]
+    assert document["scopes_supported"] == ["approvals:read", "approvals:request", "approvals:decide", "audit:read"]
 
 
 @pytest.mark.parametrize(
