@@ -25,7 +25,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from gateway.audit.query import read_record
 
 MAX_WAITING: Final = 10_000
+_MAX_BYTES: Final = 16 * 1024 * 1024
 _BATCH: Final = 256
+_GROWS_AFTER: Final = 64
 _TIMEOUT_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _CLOSE_S: Final = 2.0
@@ -43,6 +45,7 @@ class OtlpExport:
         self._resource: Final = Resource({"service.name": "ostiary"})
         self._max: Final = max_waiting
         self._waiting: Final[deque[bytes]] = deque()
+        self._taken_bytes = self._given_bytes = 0  # each is counted by one thread only
         self._more: Final = threading.Event()
         self._closing = False
         self._failing = False
@@ -61,12 +64,14 @@ class OtlpExport:
 
     def take(self, lines: Sequence[bytes]) -> None:
         """Durable records: queued, or counted as lost. Never waits."""
-        room = max(0, self._max - len(self._waiting))
-        self._waiting.extend(lines[:room])
-        if len(lines) > room:
-            if not self.lost:
-                self._log.error("audit_export_overflows", waiting=len(self._waiting))
-            self.lost += len(lines) - room
+        for taken, line in enumerate(lines):
+            if len(self._waiting) >= self._max or self._taken_bytes - self._given_bytes + len(line) > _MAX_BYTES:
+                if not self.lost:
+                    self._log.error("audit_export_overflows", waiting=len(self._waiting))
+                self.lost += len(lines) - taken
+                break
+            self._taken_bytes += len(line)
+            self._waiting.append(line)
         self._more.set()
 
     def close(self) -> None:
@@ -80,6 +85,7 @@ class OtlpExport:
             self._log.error("audit_export_lost", records=self.lost)
 
     def _run(self) -> None:
+        size, fitted = _BATCH, 0
         while True:
             if not self._waiting:
                 if self._closing:
@@ -88,14 +94,19 @@ class OtlpExport:
                 if not self._waiting and not self._closing:
                     self._more.wait()
                 continue
-            batch = [self._waiting[n] for n in range(min(_BATCH, len(self._waiting)))]
+            batch = [self._waiting[n] for n in range(min(size, len(self._waiting)))]
             if self._export(batch):
-                for _ in batch:
+                for line in batch:
                     self._waiting.popleft()
+                    self._given_bytes += len(line)
                 self.sent += len(batch)
+                fitted += 1
+                if fitted % _GROWS_AFTER == 0:
+                    size = min(2 * size, _BATCH)
             elif self._closing:
                 break
             else:
+                size, fitted = max(1, len(batch) // 2), 0  # the receiver may take fewer at a time
                 self._more.clear()
                 self._more.wait(_AGAIN_S)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]

@@ -23,18 +23,23 @@ class Receiver:
         self.records: list[Any] = []
         self.headers: list[str] = []
         self.status = 200
+        self.largest = 2**30
+        self.hang: threading.Event | None = None
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.headers.append(self.headers.get("x-key", ""))
-                if receiver.status == 200:
+                if receiver.hang is not None:
+                    receiver.hang.wait(30)
+                status = 413 if len(body) > receiver.largest else receiver.status
+                if status == 200:
                     for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
                         for scope in resource.scope_logs:
                             receiver.records += scope.log_records
                 answer = ExportLogsServiceResponse().SerializeToString()
-                self.send_response(receiver.status)
+                self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -111,3 +116,46 @@ def test_what_waits_at_the_end_is_counted() -> None:
     export.close()
     assert time.monotonic() - began < 4
     assert export.lost == 7
+
+
+def test_a_receiver_that_takes_small_bodies_gets_all_the_same(receiver: Receiver) -> None:
+    """A batch that is too large for the receiver blocks none of its records, nor those behind it."""
+    receiver.largest = 3000
+    export = OtlpExport(receiver.url, {})
+    lines = [b'{"kind":"admin","seq":%d,"text":"%b","writer":0}\n' % (n, b"x" * 900) for n in range(1, 61)]
+    export.take(lines)
+    export.start()
+    until(export)
+    export.close()
+    assert [record.body.string_value.encode() + b"\n" for record in receiver.records] == lines
+    assert export.lost == 0
+
+
+def test_what_waits_is_bounded_in_bytes() -> None:
+    """Long records don't make the queue large: beyond 16 MiB they are counted as lost."""
+    export = OtlpExport("http://127.0.0.1:9/v1/logs", {})
+    line = b'{"kind":"admin","text":"%b"}\n' % (b"x" * 16_000)
+    for _ in range(40):
+        export.take([line] * 50)
+    assert export.waiting * len(line) <= 16 * 1024 * 1024
+    assert export.lost == 2000 - export.waiting
+    assert export.waiting > 1000
+
+
+async def test_a_receiver_that_hangs_holds_up_no_record_and_no_end(receiver: Receiver, tmp_path: Path) -> None:
+    """Connections stand and nothing answers: records are committed as ever, the end comes within its seconds."""
+    receiver.hang = threading.Event()
+    export = OtlpExport(receiver.url, {})
+    export.start()
+    sink = await opened(tmp_path / "audit.jsonl")
+    sink.export = export.take
+    began = time.monotonic()
+    for n in range(50):
+        await sink.append(decision(n))
+    await sink.close()
+    assert time.monotonic() - began < 10
+    began = time.monotonic()
+    export.close()
+    assert time.monotonic() - began < 4
+    assert export.lost == 51
+    receiver.hang.set()

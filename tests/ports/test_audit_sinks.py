@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -184,14 +184,26 @@ async def test_strangers_share_records_and_notes_are_bounded(room: Room) -> None
 
 
 @pytest.fixture
-async def own() -> AsyncIterator[TableRoom]:
-    """A database on a server of the test's own."""
+def shared(postgres: Postgres) -> TableRoom:
+    """A database on the process's server: the test may cut its connections, and those only."""
+    return TableRoom(postgres)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Postgres]:
+    """A server that tests of this module may kill, stop and halt; each leaves it at work."""
     server = Postgres()
-    await asyncio.to_thread(server.start)
     try:
-        yield TableRoom(server)
+        server.start()
+        yield server
     finally:
-        await asyncio.to_thread(server.remove)
+        server.remove()
+
+
+@pytest.fixture
+def own(mortal: Postgres) -> TableRoom:
+    """A database on a server that may be killed."""
+    return TableRoom(mortal)
 
 
 async def refused(sink: GroupCommit, n: int) -> float:
@@ -234,32 +246,32 @@ async def _claims_again(own: TableRoom) -> bool:
     return sink.writer == 0 and bool(records(own))
 
 
-async def test_a_read_only_database_refuses_and_comes_back(own: TableRoom) -> None:
-    """AUD-07: a server that says no is an outage with its own words, and is asked again."""
-    sink = await opened(own, deadline_s=1.5)
+async def test_a_read_only_database_refuses_and_comes_back(shared: TableRoom) -> None:
+    """AUD-07: a server that says no is an outage with its shared words, and is asked again."""
+    sink = await opened(shared, deadline_s=1.5)
     await sink.append(decision(1))
-    own.server.sql(f'ALTER DATABASE "{own.database}" SET default_transaction_read_only = on')
-    own.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{own.database}'")
+    shared.server.sql(f'ALTER DATABASE "{shared.database}" SET default_transaction_read_only = on')
+    shared.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{shared.database}'")
     assert await refused(sink, 2) < 2.0
     assert await refused(sink, 3) < 0.1
     assert "25006" in sink.fault
-    own.server.sql(f'ALTER DATABASE "{own.database}" RESET default_transaction_read_only')
-    own.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{own.database}'")
+    shared.server.sql(f'ALTER DATABASE "{shared.database}" RESET default_transaction_read_only')
+    shared.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{shared.database}'")
     await until(sink)
     await sink.append(decision(4))
     await sink.close()
-    assert decided(own) == ["01", "04"]
+    assert decided(shared) == ["01", "04"]
 
 
-async def test_a_lost_answer_is_no_second_record(own: TableRoom) -> None:
+async def test_a_lost_answer_is_no_second_record(shared: TableRoom) -> None:
     """Connections cut again and again, in the middle of commits: every record is there once, in one chain."""
-    sink = await opened(own)
-    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{own.database}'"
+    sink = await opened(shared)
+    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{shared.database}'"
 
     async def cut_them() -> None:
         for _ in range(8):
             await asyncio.sleep(0.1)
-            await asyncio.to_thread(own.server.sql, cut)
+            await asyncio.to_thread(shared.server.sql, cut)
 
     cutting = asyncio.create_task(cut_them())
     n = 0
@@ -267,7 +279,7 @@ async def test_a_lost_answer_is_no_second_record(own: TableRoom) -> None:
         await sink.append(decision(n % 256))
         n += 1
     await sink.close()
-    assert decided(own) == [f"{k % 256:02x}" for k in range(n)]
+    assert decided(shared) == [f"{k % 256:02x}" for k in range(n)]
 
 
 async def test_a_writer_that_was_taken_over_writes_no_more(postgres: Postgres) -> None:
@@ -283,18 +295,18 @@ async def test_a_writer_that_was_taken_over_writes_no_more(postgres: Postgres) -
     assert decided(room) == ["01"]
 
 
-async def test_a_writer_that_died_is_claimed_by_the_next(own: TableRoom) -> None:
+async def test_a_writer_that_died_is_claimed_by_the_next(shared: TableRoom) -> None:
     """Its lock goes with its connection; the claim waits whether it comes back, then closes what was open."""
-    dead = await opened(own)
+    dead = await opened(shared)
     await dead.append(decision(7))
     vars(dead._scribe)["_task"].cancel()
-    own.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{own.database}'")
+    shared.server.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{shared.database}'")
     began = time.monotonic()
-    sink = await opened(own)
+    sink = await opened(shared)
     assert time.monotonic() - began >= 2
     assert sink.writer == 0
     await sink.close()
-    assert [r["decision_id"][-1] for r in records(own) if r["outcome"] == "unknown"] == ["7"]
+    assert [r["decision_id"][-1] for r in records(shared) if r["outcome"] == "unknown"] == ["7"]
 
 
 async def test_the_record_only_grows(postgres: Postgres) -> None:
