@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import orjson
 
+from gateway.budgets import Budgets
 from gateway.catalog import Catalog
 from gateway.contract.identity import Implications, identity_from_claims
 from gateway.contract.legacy import Answered
@@ -188,6 +189,7 @@ class Rehearsal:
             desk=closed,
             challenges=closed,
             grants=Grants(self.implications),
+            budgets=Budgets(),  # full, and nobody else's: what others have used is not looked at
             holding=closed,
             errands=closed,
             seals=self.seals,
