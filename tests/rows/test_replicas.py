@@ -85,7 +85,10 @@ def pair(stage: Stage, database: Postgres, tmp_path_factory: pytest.TempPathFact
         tmp_path_factory.mktemp("second"), {}, data=HERE, name=first.url, secrets=first.secrets, issuer=first.issuer
     )
     houses = [House(stage, stack, {"plain": [server]}) for stack in (first, second)]
-    url = database.create()
+    name = database.create().rpartition("/")[2]
+    database.sql("CREATE ROLE app LOGIN PASSWORD 'canary-of-app'")  # no superuser: their connections are limited
+    database.sql(f'ALTER DATABASE "{name}" OWNER TO app')
+    url = database.url_of(name, "app", "canary-of-app")
     with opened(stage, [server]):
         for stack in (first, second):
             stack.environment = {"ROWS_DATABASE": url}
@@ -145,7 +148,9 @@ def one_runs(pair: Pair) -> float:
 def test_uses_of_one_approval_over_two_gateways_are_one_call(pair: Pair) -> None:
     """APR-02: of a hundred at once exactly one reaches the server; each other gets 403 in a second; nobody a 5xx."""
     slowest = [one_runs(pair) for _ in range(3)]
-    assert min(slowest) < 1.0, slowest  # whatever else this machine does may take one round; `soak` holds all to it
+    while sum(seconds < 1.0 for seconds in slowest) < 3 and len(slowest) < 9:
+        slowest.append(one_runs(pair))  # whatever else this machine does may take a round; `soak` holds all to it
+    assert sum(seconds < 1.0 for seconds in slowest) >= 3, slowest
 
 
 @pytest.mark.soak
@@ -297,6 +302,31 @@ def test_without_the_database_nothing_gated_runs(pair: Pair, how: str) -> None:
     assert pair.houses[0].call("plain", message).status == 403
 
 
+def test_a_server_without_a_connection_left_runs_nothing(pair: Pair) -> None:
+    """APR-13, pool exhausted: 503 within the limit and no call, all else goes on; served once there is room again."""
+    house, message = pair.houses[0], fresh()
+    house.approved("plain", message)
+    before, database = len(pair.server.forwarded), pair.database
+    database.sql("ALTER ROLE app WITH CONNECTION LIMIT 0")
+    try:
+        database.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+        asked = [message, *(fresh() for _ in range(11))]
+        began = time.monotonic()
+        answers = at_once(len(asked), lambda number: house.call("plain", asked[number]))
+        assert [told(answer) for answer in answers] == [(503, 50303)] * len(asked)
+        assert time.monotonic() - began < 6.0
+        assert len(pair.server.forwarded) == before
+        assert house.ask(house.good()).status == 200
+    finally:
+        database.sql("ALTER ROLE app WITH CONNECTION LIMIT -1")
+    end = time.monotonic() + WITHIN_S
+    while (answer := house.call("plain", message)).status == 503:
+        assert time.monotonic() < end, "there is room and it is not used"
+        time.sleep(0.05)
+    assert answer.status == 200
+    assert pair.ran(message) == 1
+
+
 def flap(pair: Pair, rounds: int, on_s: float, off_s: float) -> None:
     for number in range(rounds):
         message = fresh()
@@ -336,7 +366,7 @@ def test_a_database_that_comes_and_goes_for_ten_minutes(pair: Pair) -> None:
 
 def test_credentials_of_the_database_are_nowhere(pair: Pair) -> None:
     """AUD-02: neither log nor record nor an answer has its password, in good times and in bad."""
-    secret = pair.database.password.encode()
+    secret = b"canary-of-app"
     for house in pair.houses:
         files = [house.stack.folder / "gateway.log", *house.audit_files]
         assert all(file.stat().st_size for file in files)
