@@ -162,6 +162,21 @@ async def test_a_file_is_never_left_between_two_revisions(file: Path, monkeypatc
         await it.held()
 
 
+@pytest.mark.parametrize("revision", known()[:-1])
+async def test_a_gateway_of_before_can_go_on_meanwhile(empty: Callable[[], str], revision: str) -> None:
+    """docs/operations.md, upgrades: what a revision finds stays as it was, and what it adds to it may be left out."""
+    url = empty()
+    await on(url, lambda connection: command.upgrade(chain(connection), revision))
+    before = await on(url, structure)
+    await on(url, bring_up)
+    after = await on(url, structure)
+    for name, (columns, key, foreign, _) in before.items():
+        assert all(column in after[name][0] for column in columns)
+        assert after[name][1:3] == (key, foreign)
+        added = [column for column in after[name][0] if column not in columns]
+        assert all(column["nullable"] or column["default"] for column in added), (name, added)
+
+
 HANG = """
 import asyncio, sys, time
 from alembic import command
