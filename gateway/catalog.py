@@ -92,6 +92,10 @@ class Catalog:
         """All tools that a server offers now. Raises like `look_up`."""
         return await self._tools.whole(server)
 
+    async def whole_prompts(self, server: Server) -> Mapping[str, Any]:
+        """All prompts that a server offers now. Raises like `look_up`."""
+        return await self._prompts.whole(server)
+
     def _judged(self, server: Server, tool: Tool | None) -> Tool | None:
         """The tool as the pins that are in force now have it: they may be others than when it was read."""
         return None if tool is None else self.definitions.pins.judge(server.name, tool)

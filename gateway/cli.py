@@ -174,12 +174,16 @@ def with_listen(settings: Settings, host: str | None, port: int | None) -> Setti
 
 @main.command()
 @config_option
+@click.option("--live", is_flag=True, help="Also ask the servers whether they offer what the policy's data names.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def check(config: Path, as_json: bool) -> None:
-    """Check a configuration: settings, secrets, keys, the bundle and its tests. Exit 1 where something is wrong."""
+def check(config: Path, live: bool, as_json: bool) -> None:
+    """Check settings, secrets, keys, the bundle, its tests and its data.
+
+    Exit 1 where something is wrong, 2 where something could not be asked.
+    """
     from gateway.inspection import inspect  # noqa: PLC0415
 
-    sys.exit(inspect(read_settings(config), as_json))
+    sys.exit(inspect(read_settings(config), as_json, live=live))
 
 
 @main.command()

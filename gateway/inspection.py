@@ -1,6 +1,7 @@
 """`ostiary check`: would this configuration serve, and does everything that it names exist?
 
-Opens what a worker opens at start and closes it again; of the record and the store it looks for the folder only.
+Opens what a worker opens at start and closes it again; of the record it looks for the folder only, of the store at
+the revision. What the policy's data could never match is found from the data and the configuration (data_look.py).
 Issuers are asked for their keys, and whether they would sign people in. Nothing is changed.
 """
 
@@ -9,20 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import click
 import orjson
 
-from approvals.approvers import read_approver
-from approvals.ticket import Unapprovable
 from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.contract.pins import PinsUnreadable, State
+from gateway.data_look import ask_servers, look_at_data, look_at_database, tell_unasked
 from gateway.engines import make_engine, name_setting
+from gateway.finding import Finding
 from gateway.lobbies import pin_lobby
 from gateway.logs import set_up_logs
 from gateway.opening import make_tokens
@@ -36,17 +34,8 @@ from policies.verdict import UNVERSIONED, PolicyUnavailable
 KEYS_WITHIN_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was looked at, whether it is in order, and in words what is (or is not) there."""
-
-    what: str
-    ok: bool
-    detail: str
-
-
-def inspect(settings: Settings, as_json: bool) -> int:
-    """Print every finding -> exit code: 0 all in order, 1 not."""
+def inspect(settings: Settings, as_json: bool, *, live: bool = False) -> int:
+    """Print every finding -> exit code: 0 all in order, 1 not, 2 where all that is not could not be asked."""
     set_up_logs(logging.ERROR)
     try:
         plan = make_plan(settings)
@@ -60,15 +49,17 @@ def inspect(settings: Settings, as_json: bool) -> int:
             *tell_tolerance(settings),
             *look_for_folders(settings),
             *look_for_trust(settings),
-            *compare_names(settings),
+            *look_at_data(settings),
+            *(asyncio.run(ask_servers(plan)) if live else tell_unasked(settings)),
+            *asyncio.run(look_at_database(settings)),
             *asyncio.run(look(plan, settings)),
             *(Finding("sign-in", *told) for told in asyncio.run(try_sign_in(plan.sign_in))),
             *asyncio.run(look_at_pins(plan, settings)),
         ]
     for finding in findings:
-        mark = "ok  " if finding.ok else "FAIL"
-        click.echo(orjson.dumps(asdict(finding)).decode() if as_json else f"{mark} {finding.what}: {finding.detail}")
-    return 0 if all(finding.ok for finding in findings) else 1
+        click.echo(orjson.dumps(finding.document()).decode() if as_json else finding.line())
+    wrong = [finding for finding in findings if not finding.ok]
+    return 0 if not wrong else 1 if any(finding.asked for finding in wrong) else 2
 
 
 def tell_tolerance(settings: Settings) -> list[Finding]:
@@ -109,43 +100,6 @@ def look_for_trust(settings: Settings) -> list[Finding]:
     return [
         Finding("approvals", True, f"approvals.database: sslmode={mode} does not look at the server's certificate")
     ]
-
-
-def compare_names(settings: Settings) -> list[Finding]:
-    """What only one of the configuration and the shipped policy's data names: told, for it may be meant so.
-
-    Servers, and issuers of approvers. Nothing of data of another form, which rules of one's own may have, or that
-    does not load (`look` tells that).
-    """
-    if not isinstance(settings.policy, EmbeddedPolicySettings):
-        return []
-    try:
-        data = orjson.loads((settings.policy.path / "mcp/authz/data.json").read_bytes())
-    except (OSError, ValueError):
-        return []
-    named = data.get("servers") if isinstance(data, dict) else None
-    if not isinstance(named, dict):
-        return []
-    unnamed, strange = settings.servers.keys() - named.keys(), named.keys() - settings.servers.keys()
-    told = [f"does not name {', '.join(sorted(unnamed))}: all requests are denied there"] if unnamed else []
-    told += [f"names what is no server here: {', '.join(map(ascii, sorted(strange)))}"] if strange else []
-    told += _strange_approvers(named, settings.approvals.issuers or [one.issuer for one in settings.identity.issuers])
-    return [Finding("policy data", True, f"data.json {one}") for one in told]
-
-
-def _strange_approvers(servers: Mapping[str, Any], issuers: Sequence[str]) -> Iterator[str]:
-    """A line for every entry that could never be approved, because of one of its approvers."""
-    for name, server in servers.items():
-        sections = [server.get(one) for one in ("tools", "prompts", "resources")] if isinstance(server, dict) else []
-        entries = [pair for one in sections if isinstance(one, dict) for pair in one.items()]
-        for item, entry in entries:
-            approval = entry.get("approval") if isinstance(entry, dict) else None
-            approvers = approval.get("approvers") if isinstance(approval, dict) else None
-            try:
-                for one in approvers if isinstance(approvers, list) else ():
-                    read_approver(str(one), issuers)
-            except Unapprovable as error:
-                yield f"lets nobody approve {item!a} of {name!a}: {error}"
 
 
 async def look(plan: Plan, settings: Settings) -> list[Finding]:

@@ -42,6 +42,16 @@ async def desk_lobby(plan: Plan) -> AsyncIterator[Desk]:
 
 
 @asynccontextmanager
+async def catalog_lobby(plan: Plan) -> AsyncIterator[Catalog]:
+    """What servers offer, for whoever only looks."""
+    async with AsyncExitStack() as opened:
+        _, upstream = open_upstream(plan, opened)
+        catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan)))
+        opened.push_async_callback(catalog.close)
+        yield catalog
+
+
+@asynccontextmanager
 async def pin_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Acceptance]:
     """Pins beside what servers offer; `recorded` to accept."""
     async with AsyncExitStack() as opened:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.config_file import load_settings
-from gateway.inspection import compare_names, look_for_folders
+from gateway.inspection import look_for_folders
 from tests.support.issuer import Issuer, signing_key
 from tests.support.stack import secrets_for, write_config
 
@@ -58,43 +58,6 @@ def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     told = check(tmp_path, monkeypatch, approvals={"database": database, "local_approve": True})
     assert told.exit_code == 0
     assert "local_approve" in findings(told)["approvals"][1]
-
-
-def test_a_server_that_the_policys_data_does_not_name_is_told(tmp_path: Path) -> None:
-    """The bundle's tests pass, and everything is denied: a name spelt in two ways is told of on both sides."""
-    servers = {"files": ["http://10.0.0.1/mcp"], "mail": ["http://10.0.0.1/mail"]}
-    issuer = Issuer("https://idp.example.com", [signing_key()])
-    settings = load_settings(write_config(tmp_path, issuer, servers, port=8080, admin_port=9090))
-    assert compare_names(settings) == []
-    data = tmp_path / "bundle/mcp/authz/data.json"
-    data.write_text('{"servers": {"files": {}, "mial": {}}}')
-    assert [(one.ok, one.detail) for one in compare_names(settings)] == [
-        (True, "data.json does not name mail: all requests are denied there"),
-        (True, "data.json names what is no server here: 'mial'"),
-    ]
-    for other in ("[]", '{"servers": []}', "{", "{}"):
-        data.write_text(other)
-        assert compare_names(settings) == []
-
-
-def test_an_approver_whom_nobody_can_be_is_told(tmp_path: Path) -> None:
-    """An issuer that is misspelt makes a call unapprovable: `check` says so before somebody waits for a yes."""
-    issuer = Issuer("https://idp.example.com", [signing_key()])
-    file = write_config(tmp_path, issuer, {"files": ["http://10.0.0.1/mcp"]}, port=8080, admin_port=9090)
-    data = tmp_path / "bundle/mcp/authz/data.json"
-    tools: dict[str, Any] = {
-        "good": {"approval": {"approvers": ["user:https://idp.example.com|bob", "group:operations"]}},
-        "off": False,
-        "odd": {"approval": {"approvers": 7}},
-    }
-    data.write_text(json.dumps({"servers": {"files": {"tools": tools}}}))
-    assert compare_names(load_settings(file)) == []
-    tools["bad"] = {"approval": {"approvers": ["group:https://idp.exmaple.com|operations"]}}
-    data.write_text(json.dumps({"servers": {"files": {"tools": tools}}}))
-    (told,) = compare_names(load_settings(file))
-    who = "approver 'group:https://idp.exmaple.com|operations'"
-    why = f"{who} names an issuer that is not configured for approvals"
-    assert (told.ok, told.detail) == (True, f"data.json lets nobody approve 'bad' of 'files': {why}")
 
 
 def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
