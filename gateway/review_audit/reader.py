@@ -57,8 +57,14 @@ class Reader:
             raise Refused(Refusal.OVERLOADED, "looks into the record wait for each other")
         self._readers.add(by)
         looking = asyncio.get_running_loop().run_in_executor(self._thread, self._look, work)
+
+        def end(ended: asyncio.Future[T]) -> None:
+            self._readers.discard(by)
+            if not ended.cancelled():
+                ended.exception()  # whoever asked may have left
+
         # Whoever leaves meanwhile has no second turn before the first one ended.
-        looking.add_done_callback(lambda _: self._readers.discard(by))
+        looking.add_done_callback(end)
         return await asyncio.shield(looking)
 
     def _look(self, work: Work[T]) -> T:

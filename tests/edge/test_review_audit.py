@@ -25,6 +25,7 @@ from approvals.review.app import review_pages
 from approvals.review.asking import Told
 from approvals.review.pages import Room
 from gateway.audit.place import Place
+from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.contract.record import admin_record, approval_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.review_audit.reader import BOUNDS, Bounds
@@ -37,6 +38,7 @@ from tests.pipeline.house import KeptRecord
 from tests.ports.test_audit import decision, outcome, refusal
 from tests.ports.test_audit_search import written
 from tests.support.approvals import ALICE, BOB, bench, person
+from tests.support.postgres import Postgres
 from tests.support.visitors import ByName
 
 ISSUER = "https://idp.example.com"
@@ -94,7 +96,12 @@ class Hall:
 
 @asynccontextmanager
 async def hall_over(
-    file: Path, *, bounds: Bounds = BOUNDS, key: str = KEY, people: Mapping[str, Person] | None = None
+    file: Path,
+    *,
+    bounds: Bounds = BOUNDS,
+    key: str = KEY,
+    people: Mapping[str, Person] | None = None,
+    database: str | None = None,
 ) -> AsyncIterator[Hall]:
     """The pages, beside those of the approvals."""
     known = {"carol": AUDITOR, "alice": PLAIN, "other": SAME_NAME, "bob": replace(BOB, issuer=ISSUER)}
@@ -113,7 +120,7 @@ async def hall_over(
 
     async with bench(file.parent / "approvals.db") as it:
         app = review_pages(it.desk, visitors, Shop(), origin=ORIGIN, words=(Refused,), explain=explain, tell=tell)
-        pages = AuditPages(Room(it.desk, visitors, ORIGIN), Place(file), sink, key=key, bounds=bounds)
+        pages = AuditPages(Room(it.desk, visitors, ORIGIN), Place(file, database), sink, key=key, bounds=bounds)
         pages.add_to(app)
         async with served(app) as url, httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             yield Hall(client, visitors, sink, file, turned, refusals)
@@ -356,7 +363,7 @@ GARBAGE: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("value", GARBAGE, ids=lambda value: type(value).__name__)
 async def test_whatever_the_files_hold_is_a_page(tmp_path: Path, value: Any) -> None:
-    """A record may have been written by anybody: each member is replaced by what it never is, and no page breaks."""
+    """AUD-04: records may be anybody's: each member is replaced by what it never is, and no page breaks."""
     file, kinds = (
         tmp_path / "audit.jsonl",
         (refused(9), decision(9), outcome(9), approval_record(transition(), REDACTOR)),
@@ -442,3 +449,27 @@ async def test_counted_looks_are_written_in_the_end() -> None:
         readings.tell("b", "timeline", {"who": str(n // 2)})
     readings.close()
     assert sum(one["count"] for one in sink.records if one["by"] == "b") == 1200
+
+
+async def test_a_record_in_postgresql_has_the_same_pages(postgres: Postgres, tmp_path: Path) -> None:
+    """Timeline, story, one's own and evidence are read from the tables; a database that is away is a 503 in words."""
+    url = postgres.create()
+    written_to = PostgresSink(PostgresSettings(url, deadline_s=20.0))
+    await written_to.start()
+    for record in (decision(1), outcome(1), refused(9), refused(7, who="mallory")):
+        await written_to.append(record)
+    await written_to.close()
+    async with hall_over(tmp_path / "audit.jsonl", database=url) as hall:
+        assert "mallory" in (await hall.get("/review/audit")).text
+        assert "ended: executed" in shown(await hall.get(f"/review/audit/{1:032x}"))
+        listed = await hall.get("/review/refusals", "alice")
+        assert re.findall(r"/review/why/([0-9a-f]{32})", listed.text) == [f"{9:032x}"]
+        assert (await hall.get(f"/review/why/{7:032x}", "alice")).status_code == 404
+        evidence = await hall.post({"decision": f"{1:032x}"})
+        assert [orjson.loads(line).get("kind") for line in evidence.content.splitlines()].count("outcome") == 1
+    async with hall_over(tmp_path / "audit.jsonl", database=url + "_gone") as hall:
+        page = await hall.get("/review/audit")
+        assert (page.status_code, "can't be read at the moment" in html.unescape(page.text)) == (503, True)
+        assert hall.refused[-1].refusal is Refusal.AUDIT_UNAVAILABLE
+        assert (await hall.post({"decision": f"{1:032x}"})).status_code == 409
+        assert hall.sink.records[-1]["facts"]["why"] == "unreadable"
