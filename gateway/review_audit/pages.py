@@ -26,10 +26,15 @@ from gateway.review_audit.asked import FILTERS, KINDS, VERDICTS, Asked, link_to,
 from gateway.review_audit.charts import HEIGHT, SERIES, WIDTH, Tally
 from gateway.review_audit.evidence import Evidence, NoEvidence, blocks_of
 from gateway.review_audit.hall import SPANS, Hall, cut, decision_of, onward
+from gateway.review_audit.readings import without_secrets
 
 CHARTS: Final = f"{RECORD}/charts"
 EVIDENCE: Final = f"{RECORD}/evidence"
 DAY_S: Final = 86_400.0
+MOST_EVENTS: Final = 300
+MOST_LINKS: Final = 60
+"""Of a story's records so many are told, and so many shown as they are: a grant's ticket can have a thousand."""
+
 OUTCOMES: Final = (
     "executed", "tool_error", "rpc_error", "input_required", "task", "answered", "cancelled", "failed", "unknown"
 )  # fmt: skip
@@ -85,17 +90,19 @@ class AuditorsPages:
         own = [record for record in told.records if record.get("decision_id") == decision]
         if not own:
             raise TicketUnknown
-        first = faces.line_of(own[0])
+        first, story = faces.line_of(own[0]), tell(told.records, decision, cut)
         context = {
             "decision": decision,
-            "story": tell(told.records, decision, cut),
+            "story": story,
+            "events": story.events[:MOST_EVENTS],
             "whole": told.whole,
             "unread": told.unread,
             "first": first,
             "last": faces.line_of(own[-1]),
             "facts": faces.facts_of(own),
             "leaves": faces.leaves_of(own),
-            "links": [faces.link_of(one, told.lines.get(place_of(one))) for one in told.records],
+            "links": [faces.link_of(one, told.lines.get(place_of(one))) for one in told.records[:MOST_LINKS]],
+            "number": len(told.records),
             "tickets": _tickets(own, first.time or self._hall.now()),
             "has_key": self._evidence.is_signed,
             "evidence": EVIDENCE,
@@ -110,7 +117,7 @@ class AuditorsPages:
         require(visit.person, RECORD_SCOPE)
         asked = read_asked(list(fields.items()), self._hall.room.clock())
         query = asked.query if {"since", "until"} & set(asked.given) else replace(asked.query, since=None, until=None)
-        told = query.asked()
+        told = without_secrets(query.asked())
         try:
             file = await self._evidence.make(query)
         except NoEvidence as none:

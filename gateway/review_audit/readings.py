@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.contract.record import admin_record
+from gateway.contract.secret_shapes import conceal
 
 FOLD_S: Final = 600.0
 MOST: Final = 500
@@ -18,6 +19,11 @@ MOST: Final = 500
 
 Note = Callable[[Mapping[str, Any]], None]
 Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+def without_secrets(asked: Mapping[str, str]) -> dict[str, str]:
+    """Filters as a record may hold them: what was pasted into a field by mistake is not written down."""
+    return {name: conceal(value)[0] for name, value in asked.items()}
 
 
 class Readings:
@@ -48,7 +54,7 @@ class Readings:
 
     def _write(self, key: Key, times: int) -> None:
         by, page, asked = key
-        self._note(admin_record("record_read", by, {"page": page, **dict(asked)}) | {"count": times})
+        self._note(admin_record("record_read", by, {"page": page, **without_secrets(dict(asked))}) | {"count": times})
 
     def close(self) -> None:
         """Write what was only counted."""

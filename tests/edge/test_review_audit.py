@@ -473,3 +473,24 @@ async def test_a_record_in_postgresql_has_the_same_pages(postgres: Postgres, tmp
         assert hall.refused[-1].refusal is Refusal.AUDIT_UNAVAILABLE
         assert (await hall.post({"decision": f"{1:032x}"})).status_code == 409
         assert hall.sink.records[-1]["facts"]["why"] == "unreadable"
+
+
+async def test_a_secret_in_a_filter_is_not_written_down(hall: Hall) -> None:
+    """AUD-02: what somebody pasted into a field by mistake is masked in the record of their look, as in any other."""
+    token = "ghp_" + "Ab3" * 12
+    assert (await hall.get("/review/audit?who=mallory")).status_code == 200
+    assert hall.sink.records[-1]["facts"]["who"] == "mallory"
+    assert (await hall.get(f"/review/audit?who={token}")).status_code == 200
+    assert "removed]" in hall.sink.records[-1]["facts"]["who"]
+    assert (await hall.post({"ticket": token})).status_code == 200
+    assert token not in str(hall.sink.records)
+
+
+async def test_a_long_story_is_told_in_part_and_says_so(tmp_path: Path) -> None:
+    """A ticket with hundreds of moves makes a page of bounded size, which says how many records there are."""
+    file, moved = tmp_path / "audit.jsonl", approval_record(transition(), REDACTOR)
+    written(file, [*(at(900 - n, moved, ticket="t-1") for n in range(700)), at(40, decision(1), ticket="t-1")])
+    async with hall_over(file) as hall:
+        page = shown(await hall.get(f"/review/audit/{1:032x}"))
+        assert ("tells 300 of 701 records" in page, "shows 60 of 701 records" in page) == (True, True)
+        assert page.count("matches its hash") == 60
