@@ -125,12 +125,8 @@ def test_the_manifest_of_the_page_is_one() -> None:
 def test_every_member_of_the_rules_is_on_the_page() -> None:
     """What the rules know of an entry, a server, an argument, a window is explained by name."""
     rules = (BUNDLE / "mcp/authz/authz.rego").read_text()
-    sets = re.findall(
-        r"^(?:plain|server|window|argument_rule)_members := \{(.*?)\}$|^called_members := .*? \| \{(.*?)\}$",
-        rules,
-        re.DOTALL | re.MULTILINE,
-    )
-    members = {member for pair in sets for text in pair for member in re.findall(r'"(\w+)"', text)}
-    assert len(sets) == 5
+    sets = re.findall(r"^\w+_(?:members|conditions) := \{(.*?)\}$", rules, re.DOTALL | re.MULTILINE)
+    members = {member for text in sets for member in re.findall(r'"(\w+)"', text)}
+    assert len(sets) == 8
     assert members >= {"hours", "budgets", "arguments", "within", "first_day", "tools"}
     assert [member for member in sorted(members) if f"`{member}`" not in TEXT] == []

@@ -245,19 +245,22 @@ absence("resources", id) := "resource_uri_not_normal" if {
 
 # What makes this caller a stranger to an entry. A misspelt member must never silently mean "no such rule"; a member
 # of a wrong type makes the decision malformed, or this denial.
-fault(place, one) := "data_member_unknown" if {
-	count(object.keys(one) - entry_members[place]) > 0
-} else := reason if {
-	reason := fault_of_all(one)
+fault(place, one) := reason if {
+	unusual := object.keys(one) - entry_members
+	count(unusual) > 0
+	reason := condition_fault(unusual, object.get(entry_conditions, place, plain_conditions), one)
 }
 
-server_fault := "data_member_unknown" if {
-	count(object.keys(server) - server_members) > 0
-} else := reason if {
-	reason := fault_of_all(server)
+server_fault := reason if {
+	unusual := object.keys(server) - server_members
+	count(unusual) > 0
+	reason := condition_fault(unusual, server_conditions, server)
 }
 
-fault_of_all(one) := "environment_not_listed" if {
+# Most data has none of these members, and is done with before it comes here.
+condition_fault(unusual, known_here, one) := "data_member_unknown" if {
+	count(unusual - known_here) > 0
+} else := "environment_not_listed" if {
 	environments := one.environments
 	not input.server.environment in environments
 } else := "tenant_not_listed" if {
@@ -271,26 +274,29 @@ fault_of_all(one) := "environment_not_listed" if {
 	not budgets_readable(budgets)
 }
 
-entry_members := {
-	"tools": called_members,
-	"prompts": called_members,
-	"resources": plain_members,
-	"templates": plain_members,
-	"methods": plain_members,
-}
+entry_members := {"description", "effect", "scopes", "approval", "clear", "mask", "disclose"}
 
-plain_members := {"description", "effect", "scopes", "approval", "clear", "mask", "environments", "tenants", "hours", "disclose"}
+server_members := {"description", "scopes", "tools", "prompts", "resources", "methods"}
 
-called_members := plain_members | {"arguments", "budgets"}
+plain_conditions := {"environments", "tenants", "hours"}
 
-server_members := {
-	"description", "scopes", "environments", "tenants", "hours", "budgets", "tools", "prompts", "resources", "methods",
-}
+# Elsewhere nothing would judge arguments, nor count.
+entry_conditions := {"tools": called_conditions, "prompts": called_conditions}
+
+called_conditions := {"environments", "tenants", "hours", "arguments", "budgets"}
+
+server_conditions := {"environments", "tenants", "hours", "budgets"}
 
 # ------------------------------------------------------------------ how often
 
 # What the gateway counts before a call goes on: a server's budgets over all calls, an entry's over its own.
-limits := array.concat(limits_of(server, []), limits_of(known, ["name"]))
+default limits := []
+
+limits := array.concat(limits_of(server, []), limits_of(known, ["name"])) if budgeted
+
+budgeted if server.budgets != null
+
+budgeted if entry.budgets != null
 
 limits_of(one, _) := [] if not "budgets" in object.keys(one)
 
