@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from policies.bundles import Bundle, load_bundle
+from policies.data_form import find_faults
 from policies.generation import Bounds, Generation
 from policies.verdict import PolicyUnavailable
 from tests.support.opa import Opa
@@ -130,3 +131,26 @@ async def test_a_difference_would_be_found(opa: httpx.Client) -> None:
     embedded, real = await ask_embedded(open_, [question, other]), ask_opa(opa, closed, [question, other])
     assert embedded[0] != real[0]
     assert embedded[1] == real[1]
+
+
+UNREADABLE = {"data_member_unknown", "argument_rule_unreadable", "budget_unreadable", "approval_terms_missing"}
+
+
+async def test_where_check_finds_nothing_the_rules_can_read_everything() -> None:
+    """The form that `ostiary check` knows is that of the rules: data without a finding is readable to them."""
+    seed = seed_of_this_run()
+    cases = Cases(seed, odd=0.01)
+    clean = 0
+    reasons: set[str] = set()
+    for _ in range(400):
+        servers = cases.data()
+        for server in servers.values():
+            server.pop("methods", None)  # a gate there is a mistake that random data makes all the time
+        if list(find_faults({"servers": servers})) or clean >= 12:
+            continue
+        clean += 1
+        for answer in await ask_embedded(servers, [cases.question() for _ in range(60)]):
+            assert answer != FAILED, f"seed {seed}: {json.dumps(servers)}"
+            reasons |= set(answer["reasons"])
+    assert not reasons & UNREADABLE, f"seed {seed}: {reasons}"
+    assert clean >= 6
