@@ -46,6 +46,12 @@ def build(file: Path, name: str) -> MCPServer[Any]:
         note(f"{'paid' if sure.sure else 'left'} {to} {amount}")
         return "paid" if sure.sure else "left"
 
+    @server.tool(annotations=ToolAnnotations(read_only_hint=False))
+    async def give(to: str, amount: int) -> str:
+        """Pay, and ask nobody."""
+        note(f"paid {to} {amount}")
+        return "paid"
+
     return server
 
 

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 TYPESCRIPT = Path(__file__).parent / "typescript"
 PAY = {"effect": "write", "scopes": ["files:write"], "approval": HOLD}
 SOON = {**PAY, "approval": {**HOLD, "ttl_s": 3}}
-DATA = {"methods": {"tools/list": {}, "server/discover": {}}, "tools": {"pay": PAY, "pay_soon": SOON}}
+DATA = {"methods": {"tools/list": {}, "server/discover": {}}, "tools": {"pay": PAY, "pay_soon": SOON, "give": PAY}}
 _amounts = itertools.count(1)
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
@@ -68,7 +68,9 @@ class Bank:
 
     @contextlib.asynccontextmanager
     async def client(self, word: str = "accept") -> AsyncIterator[Client]:
-        """The client as an application makes it; its user says `word` to a page, and yes to the bank."""
+        """The client as an application makes it; its user says `word` to a page, and yes to the bank. `""`: nobody
+        is there to be asked, and the client declares nothing.
+        """
 
         async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult:
             assert context is not None
@@ -81,7 +83,8 @@ class Bank:
         limits = httpx2.Limits(max_keepalive_connections=0)
         async with httpx2.AsyncClient(headers=headers, timeout=60, limits=limits, trust_env=False) as http:
             transport = streamable_http_client(self.pair.one.endpoint("bank"), http_client=http)
-            async with Client(transport, mode="2026-07-28", elicitation_callback=answer) as client:
+            asked = answer if word else None
+            async with Client(transport, mode="2026-07-28", elicitation_callback=asked) as client:
                 yield client
 
     async def sent_to(self, before: int) -> str:
@@ -341,6 +344,33 @@ async def test_of_retries_kept_at_both_gateways_one_reaches_the_server(patient_b
     assert bank.requests() == before + 1
 
 
+async def test_the_python_client_that_can_be_asked_nothing_repeats_the_call(brief_bank: Bank) -> None:
+    """The error, which every client has: told at one gateway, the same ticket at the other one, approved, and then
+    the identical call runs once; each of them may answer."""
+    bank, amount = await brief_bank.whole(), next(_amounts)
+    async with bank.client("") as client:
+        tickets = []
+        for _ in bank.pair.gateways:
+            with pytest.raises(MCPError) as refused:
+                await asyncio.wait_for(pay(client, amount, "give"), 30)
+            error = refused.value.error
+            assert (error.code, error.data["ticket"]["state"]) == (40303, "pending")
+            assert error.data["ticket"]["page"] in error.message
+            assert "repeat the identical call" in error.message
+            tickets.append(error.data["ticket"]["id"])
+        assert tickets == [tickets[0]] * 2
+        assert bank.paid(amount) == 0
+        await bank.pair.act("approve", tickets[0])
+        assert text_of(await asyncio.wait_for(pay(client, amount, "give"), 30)) == "paid"
+        with pytest.raises(MCPError):
+            await asyncio.wait_for(pay(client, amount, "give"), 30)
+    assert bank.paid(amount) == 1
+    assert not bank.pages
+    assert {one["challenge"] for one in bank.refusals(tickets[0])} == {"error"}
+    for gateway in bank.pair.gateways:
+        assert any(one["kind"] == "refusal" and one["ticket"] == tickets[0] for one in gateway.records())
+
+
 @pytest.fixture
 def node() -> str:
     """The program that runs the TypeScript client."""
@@ -374,6 +404,7 @@ async def test_the_typescript_client_waits_by_itself(node: str, brief_bank: Bank
         "token": bank.pair.one.token("bank"),
         "mode": {"pin": "2026-07-28"},
         "opens": True,
+        "apart": True,
         "calls": [{"name": "pay", "arguments": {"to": "acme", "amount": amount}}],
     }
     driving = asyncio.create_task(drive(node, plan))
@@ -394,3 +425,25 @@ async def test_the_typescript_client_waits_by_itself(node: str, brief_bank: Bank
         refused = json.loads(said["calls"][0]["error"]["data"]["text"])["error"]
         assert (refused["code"], refused["data"]["why"]) == (40304, "denied")
     assert bank.transitions(pending[0])["request"] == 1
+
+
+async def test_the_typescript_client_that_can_be_asked_nothing_repeats_the_call(node: str, brief_bank: Bank) -> None:
+    """The same with the error: told twice of one ticket, and paid once by the identical call."""
+    bank, amount = await brief_bank.whole(), next(_amounts)
+    plan = {
+        "url": bank.pair.one.endpoint("bank"),
+        "token": bank.pair.one.token("bank"),
+        "mode": {"pin": "2026-07-28"},
+        "apart": True,
+        "calls": [{"name": "give", "arguments": {"to": "acme", "amount": amount}}] * 2,
+    }
+    refused = [json.loads(one["error"]["data"]["text"])["error"] for one in (await drive(node, plan))["calls"]]
+    assert [one["code"] for one in refused] == [40303, 40303]
+    ticket, again = (one["data"]["ticket"]["id"] for one in refused)
+    assert ticket == again
+    assert bank.paid(amount) == 0
+    await bank.pair.act("approve", ticket)
+    first, second = (await drive(node, plan))["calls"]
+    assert first["result"]["content"][0]["text"] == "paid"
+    assert json.loads(second["error"]["data"]["text"])["error"]["code"] == 40303
+    assert bank.paid(amount) == bank.transitions(ticket)["claim"] == bank.transitions(ticket)["request"] == 1

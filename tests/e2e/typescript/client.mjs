@@ -1,6 +1,6 @@
 // The official TypeScript client, unmodified, as an application would use it. Reads a plan from standard input:
-//   {"url", "token", "mode": "auto" | {"pin": VERSION}, "calls": [{"name", "arguments"}], "resource"?, "prompt"?, "opens"?}
-// With "opens" its user opens every page and says yes to every form; each request is then a connection of its own.
+//   {"url", "token", "mode": "auto" | {"pin": VERSION}, "calls": [{"name", "arguments"}], "resource"?, "prompt"?, "opens"?, "apart"?}
+// With "opens" its user opens every page and says yes to every form. With "apart" each request is a connection of its own.
 // and prints one JSON document with what it got. An MCP error is an answer, not a failure of this script.
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
@@ -32,7 +32,7 @@ if (plan.opens) {
   });
 }
 const transport = new StreamableHTTPClientTransport(new URL(plan.url), {
-  requestInit: { headers: { Authorization: `Bearer ${plan.token}`, ...(plan.opens && { Connection: "close" }) } },
+  requestInit: { headers: { Authorization: `Bearer ${plan.token}`, ...(plan.apart && { Connection: "close" }) } },
 });
 
 const connected = await attempt(() => client.connect(transport));
