@@ -303,11 +303,15 @@ async def _look(ledger: Ledger, person: Person, ticket_id: str) -> Filed:
     if not _ID.match(ticket_id):
         raise TicketUnknown("malformed")
     if not await ledger.is_readable(person, ticket_id):
-        raise TicketUnknown("not_theirs" if await ledger.is_there(ticket_id) else "absent")
+        raise TicketUnknown(await _why_not(ledger, person) if await ledger.is_there(ticket_id) else "absent")
     filed = await ledger.whole(ticket_id)
     if filed is None:
         raise TicketUnknown("absent")
     return filed
+
+
+async def _why_not(ledger: Ledger, person: Person) -> str:
+    return f"not_theirs: approver_{'elsewhere' if await ledger.is_approver(person) else 'nowhere'}"
 
 
 def _is_unknown(filed: Filed) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Select, and_, case, false, func, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from approvals.approvers import Person
+from approvals.approvers import Person, entries_of
 from approvals.filed import Filed
 from approvals.opening import Opening
 from approvals.outbox import expiring
-from approvals.schema import tickets, uses
+from approvals.schema import eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import GRANTS, MOST_GRANTS, OF_EFFECT, STALLED, SUMMARY, is_overdue, is_readable_by
 from approvals.ticket import OPEN_RUNS, Asked, Standing, State, StoreUnavailable, Ticket
@@ -133,6 +133,11 @@ class Finding(Opening):
         query = select(tickets.c.id).where(tickets.c.id == ticket_id)
         if not person.local:
             query = query.where(is_readable_by(person))
+        return (await self.connection.execute(query)).one_or_none() is not None
+
+    async def is_approver(self, person: Person) -> bool:
+        """Whether any ticket that is kept names this person as an approver."""
+        query = select(eligible.c.ticket_id).where(eligible.c.entry.in_(entries_of(person))).limit(1)
         return (await self.connection.execute(query)).one_or_none() is not None
 
     async def opened_since(self, asked: Asked, since: float) -> int:

@@ -30,7 +30,8 @@ class TooManyTickets(Exception):  # noqa: N818 - what happened, not an accident
 class TicketUnknown(Exception):  # noqa: N818 - one answer for what is absent, foreign, malformed or guessed
     """No ticket that this reader may know of has this id. Says nothing else, so that nothing can be learnt.
 
-    `why` is for the record alone: `malformed`, `absent`, or `not_theirs` (neither to ask nor to decide).
+    `why` is for the record alone: `malformed`, `absent`, or `not_theirs` (neither to ask nor to decide) and whether
+    another ticket names this reader as an approver (`approver_elsewhere`) or none does (`approver_nowhere`).
     """
 
     def __init__(self, why: str = "") -> None:

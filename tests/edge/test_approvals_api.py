@@ -369,7 +369,7 @@ async def test_nobody_is_turned_away_without_a_word_to_the_house(tmp_path: Path)
             assert (await api("POST", f"/approvals/{ticket}/approve", json={})).status_code == 200
     assert [(one.person and one.person.subject, one.verb, one.ticket_id, one.status, one.name) for one in told] == [
         ("alice", "approve", ticket, 403, "own_request"),
-        ("mallory", "approve", ticket, 404, "not_found: not_theirs"),
+        ("mallory", "approve", ticket, 404, "not_found: not_theirs: approver_nowhere"),
         ("nobody", "approve", ticket, 403, "insufficient_scope"),
         ("mallory", "show", "guessed", 404, "not_found: malformed"),
         ("bob", "approve", ticket, 400, "member_unknown"),

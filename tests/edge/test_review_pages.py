@@ -299,7 +299,11 @@ async def test_what_one_may_not_know_has_one_page(site: Site) -> None:
     assert (await site.get("/review/nothing", "mallory")).status_code == 404
     assert (await site.get("/review/assets/review.0.css", "mallory")).status_code == 404
     whys = [one.name for one in site.turned]
-    foreign, absent, malformed = "not_found: not_theirs", "not_found: absent", "not_found: malformed"
+    foreign, absent, malformed = (
+        "not_found: not_theirs: approver_nowhere",
+        "not_found: absent",
+        "not_found: malformed",
+    )
     assert whys[:6] == [foreign, absent, malformed, malformed, foreign, foreign]
     assert whys[6:] == [foreign, foreign, "not_found", "not_found", "not_found"]
     assert (await site.get(f"/review/tickets/{ticket_id}", "bob")).status_code == 200

@@ -240,6 +240,15 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "rows/test_approvals.py::test_a_person_without_the_scope_decides_nothing",
         "ports/test_approvals_desk.py::test_expiry_is_a_denial_of_a_decision_too",
     ),
+    (
+        "Nothing is approved by nobody: an approval without an approver, or for more than there are, is refused.",
+        "mcp-hangar#678, #1042, AGT#3448",
+    ): (
+        "ports/test_approvals_rules.py::test_terms_that_nobody_could_meet_are_an_error",
+        "ports/test_approvals_rules.py::test_an_entry_that_can_match_nobody_is_an_error",
+        "ports/test_approvals_desk.py::test_what_nobody_could_approve_is_refused_without_a_ticket",
+        "ports/test_policy_verdict.py::test_one_wrong_term_spoils_the_verdict",
+    ),
     ("What was used stays used beyond its time; no two lists of fields share a digest.", "AGT#3247, #2177"): (
         "ports/test_approvals_rules.py::test_final_states_have_no_way_out",
         "ports/test_approvals_desk.py::test_an_approval_that_is_over_runs_nothing",
@@ -258,6 +267,7 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "rows/test_waiting.py::test_a_kept_call_runs_once_it_is_approved",
         "e2e/test_sdk_challenge.py::test_the_python_client_waits_by_itself_and_pays_once",
         "e2e/test_sdk_challenge.py::test_the_typescript_client_waits_by_itself",
+        "e2e/test_sdk_challenge.py::test_the_python_client_that_can_be_asked_nothing_repeats_the_call",
     ),
     ("Every kind of refusal is one record, defects included.", "stacklok/toolhive#5871, #5872, #5874"): (
         "rows/test_audit.py::test_every_refusal_of_the_table_is_exactly_one_record",

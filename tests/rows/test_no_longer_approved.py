@@ -87,6 +87,7 @@ def test_a_person_who_may_not_say_yes_is_told_and_recorded_each_in_their_own_way
     """The requester, who lost the role or is an approver elsewhere, a scope that is missing, a no after a yes."""
     message = fresh()
     ticket = house.held("payments", message)["id"]
+    house.held("archive", fresh())
     mine = act(house, "approve", ticket, "alice", "payers")
     elsewhere = act(house, "approve", ticket, "carol", "archivists")
     no_longer = act(house, "approve", ticket, "bob")
@@ -102,8 +103,10 @@ def test_a_person_who_may_not_say_yes_is_told_and_recorded_each_in_their_own_way
     assert after[:2] == (409, "moved_on")
     told_of = [mine[2], elsewhere[2], no_longer[2], record["detail"], after[2]]
     assert told_of == [
-        "own_request", "not_found: not_theirs", "not_found: not_theirs", "insufficient_scope", "moved_on: approved",
+        "own_request", "not_found: not_theirs: approver_elsewhere", "not_found: not_theirs: approver_nowhere",
+        "insufficient_scope", "moved_on: approved",
     ]  # fmt: skip
+    assert len(set(told_of)) == len(told_of), "each with its own reason"
     guessed = house.api("POST", f"/{'A' * 24}/approve", house.stack.person("carol"), {})
     (record,) = house.await_records(guessed.headers["ostiary-decision"], "refusal")
     assert record["detail"] == "not_found: absent"
