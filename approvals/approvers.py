@@ -6,6 +6,7 @@ always by issuer and value together (design.md, "What a policy is asked and answ
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,8 @@ Party = tuple[str, str]
 class Person:
     """Somebody at the counter, from a verified token; `local` marks an administrator at the machine itself.
 
-    `groups` are the exact names of the token's groups claim, `scopes` the granted scopes after `scope_implies`.
+    `groups` are the exact names of the token's groups claim, `scopes` the granted scopes after `scope_implies`;
+    `tenant` is that of the token, `""` where none is configured for its issuer.
     """
 
     issuer: str
@@ -34,6 +36,7 @@ class Person:
     groups: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict)
     local: bool = False
+    tenant: str = ""
 
     @property
     def party(self) -> Party:
@@ -108,6 +111,15 @@ def read_terms(terms: Terms, issuers: Sequence[str], parties: Collection[Party] 
     return approvers
 
 
+def is_at_home(person: Person, issuer: str, tenant: str) -> bool:
+    """Whether this person may know of what somebody of this issuer and tenant asked: nobody of another tenant may.
+
+    Whoever comes from an issuer that knows no tenants (a central one) is of no other one; a tenant's name means
+    something within its own issuer alone.
+    """
+    return not tenant or person.local or person.tenant == (tenant if person.issuer == issuer else "")
+
+
 def may_decide(approvers: Iterable[Approver], person: Person) -> bool:
     """Whether an entry names this person: same issuer, and the exact subject, group or scope."""
     for approver in approvers:
@@ -122,15 +134,31 @@ def may_decide(approvers: Iterable[Approver], person: Person) -> bool:
     return False
 
 
+def filed_entry(approver: Approver, issuer: str, tenant: str) -> str:
+    """The entry as it is filed with a ticket of somebody of this issuer and tenant.
+
+    With the tenant that a person has to be of (`is_at_home`), after a line feed, which no entry has; of a tenant a
+    digest, because an index's entry is bounded.
+    """
+    if not tenant:
+        return approver.entry
+    return _within(approver.entry, tenant if approver.issuer == issuer else "")
+
+
+def _within(entry: str, tenant: str) -> str:
+    return f"{entry}\n{hashlib.sha256(tenant.encode()).hexdigest() if tenant else ''}"
+
+
 def entries_of(person: Person) -> list[str]:
-    """Every entry that would name this person, in the one spelling: what a list of tickets is filtered by."""
+    """Every entry that would name this person, as it may be filed: what a list of tickets is filtered by."""
     if person.local:
         return []
     named = [Approver("user", person.issuer, person.subject)]
     named += [Approver("group", person.issuer, group) for group in sorted(person.groups)]
     named += [Approver("scope", person.issuer, scope) for scope in sorted(person.scopes)]
     # No entry has another value (`read_approver`), and a database may not take one (PostgreSQL: NUL).
-    return [approver.entry for approver in named if approver.value.isprintable()]
+    plain = [approver.entry for approver in named if approver.value.isprintable()]
+    return plain + [_within(entry, person.tenant) for entry in plain]
 
 
 def parties_to(issuer: str, subject: str, claims: Mapping[str, Any]) -> tuple[Party, ...]:

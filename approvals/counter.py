@@ -16,7 +16,17 @@ from dataclasses import replace
 from typing import Any
 
 from approvals.acts import ACTS, READ
-from approvals.approvers import LOCAL, Approver, Person, agreeing, asks_as_well, enough, may_decide, read_approver
+from approvals.approvers import (
+    LOCAL,
+    Approver,
+    Person,
+    agreeing,
+    asks_as_well,
+    enough,
+    is_at_home,
+    may_decide,
+    read_approver,
+)
 from approvals.charter import Charter
 from approvals.filed import Filed
 from approvals.ledger import Ledger
@@ -106,7 +116,7 @@ class Counter:
             )
         )  # fmt: skip
         following = _cursor(found[-1].ticket) if more and found else None
-        return [self._show(filed, now) for filed in found], following
+        return [self._show(filed, now) for filed in found if _is_for(person, filed)], following
 
     async def show(self, person: Person, ticket_id: str) -> dict[str, Any]:
         """One ticket as this person may see it. Raises `NotAllowed`, `TicketUnknown`, `StoreUnavailable`."""
@@ -125,7 +135,11 @@ class Counter:
         found, more = await self._store.read(
             lambda ledger: ledger.lines(person, sieve=sieve, before=before, limit=limit, now=now)
         )
-        lines = [line(one.ticket, self._agreed(one), now, unknown=_is_unknown(one)) for one in found]
+        lines = [
+            line(one.ticket, self._agreed(one), now, unknown=_is_unknown(one))
+            for one in found
+            if _is_for(person, one)
+        ]
         return lines, _cursor(found[-1].ticket) if more and found else None
 
     async def look(self, person: Person, ticket_id: str) -> Sight:
@@ -137,7 +151,8 @@ class Counter:
 
         async def work(ledger: Ledger) -> tuple[Filed, Filed | None]:
             filed = await _look(ledger, person, ticket_id)
-            return filed, await ledger.last_approved(filed.ticket, person)
+            before = await ledger.last_approved(filed.ticket, person)
+            return filed, before if before is not None and _is_for(person, before) else None
 
         filed, before = await self._store.read(work)
         ticket, told = filed.ticket, None
@@ -307,11 +322,19 @@ async def _look(ledger: Ledger, person: Person, ticket_id: str) -> Filed:
     filed = await ledger.whole(ticket_id)
     if filed is None:
         raise TicketUnknown("absent")
+    if not _is_for(person, filed):
+        raise TicketUnknown(await _why_not(ledger, person))
     return filed
 
 
 async def _why_not(ledger: Ledger, person: Person) -> str:
     return f"not_theirs: approver_{'elsewhere' if await ledger.is_approver(person) else 'nowhere'}"
+
+
+def _is_for(person: Person, filed: Filed) -> bool:
+    """By the tenant that is sealed: the one that a ticket is found by can be changed by whoever writes the database,
+    and tickets of before it was filed have none."""
+    return is_at_home(person, filed.ticket.asked.issuer, filed.ticket.asked.tenant)
 
 
 def _is_unknown(filed: Filed) -> bool:

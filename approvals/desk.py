@@ -144,7 +144,7 @@ class Desk(UnderGrant):
         `TooManyTickets`, `StoreUnavailable`, and what the journal raises.
         """
         require(person, REQUEST)
-        if person.party != (asked.issuer, asked.subject) or person.local:
+        if (*person.party, person.tenant) != (asked.issuer, asked.subject, asked.tenant) or person.local:
             raise NotAllowed("not_your_request")
         if len(justification) > MOST_CHARACTERS:
             raise ActInvalid("justification_too_long")

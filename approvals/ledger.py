@@ -18,7 +18,7 @@ import orjson
 from sqlalchemy import BigInteger, func, literal, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from approvals.approvers import Approver, Party, Person
+from approvals.approvers import Approver, Party, Person, filed_entry
 from approvals.filed import Filed
 from approvals.finding import BATCH, Finding
 from approvals.opening import stated
@@ -102,7 +102,8 @@ class Ledger(Finding):
         sealed = self._vault.seal(shown, ticket.id, "shown")
         values = {
             "id": ticket.id, "version": 1, "lookup": self._vault.lookups(asked)[0], "key_id": self._vault.key_id,
-            "state": ticket.state, "issuer": asked.issuer, "subject": asked.subject, "client": asked.client,
+            "state": ticket.state, "issuer": asked.issuer, "subject": asked.subject, "tenant": asked.tenant,
+            "client": asked.client,
             "server": asked.server, "resource": asked.resource, "environment": asked.environment,
             "method": asked.method, "name": asked.name, "tool_digest": asked.tool_digest,
             "reasons": _texts(ticket.reasons), "approvers": _texts(ticket.approvers), "mask": _texts(ticket.mask),
@@ -115,8 +116,8 @@ class Ledger(Finding):
         filed = await self.connection.execute(insert(tickets).values(values).on_conflict_do_nothing())
         if filed.rowcount != 1:
             return False
-        entries = [{"ticket_id": ticket.id, "entry": entry} for entry in {approver.entry for approver in approvers}]
-        await self.connection.execute(eligible.insert(), entries)
+        entries = {filed_entry(approver, asked.issuer, asked.tenant) for approver in approvers}
+        await self.connection.execute(eligible.insert(), [{"ticket_id": ticket.id, "entry": one} for one in entries])
         await self.tell("new", ticket, ticket.created_at)
         return True
 
@@ -168,6 +169,7 @@ class Ledger(Finding):
         decision_id = new_id()
         who = {
             "issuer": person.issuer, "subject": person.subject, "client": person.client, "local": person.local,
+            "tenant": person.tenant,
             "scopes": sorted(person.scopes), "groups": sorted(person.groups), "act": person.claims.get("act"),
         }  # fmt: skip
         said = orjson.dumps(

@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from approvals.approvers import Person
+from approvals.approvers import Person, is_at_home
 from approvals.filed import Filed, Open
 from approvals.outbox import Outbox
 from approvals.schema import tickets, uses
@@ -118,7 +118,11 @@ class Opening:
             version=row.version,
             parties=tuple((issuer, subject) for issuer, subject in bond["parties"]),
             running=running,
-            approvals=tuple(_person(one["who"]) for one in said if one["verb"] == "approve"),
+            approvals=tuple(
+                person
+                for person in (_person(one["who"]) for one in said if one["verb"] == "approve")
+                if is_at_home(person, effect.issuer, effect.tenant)
+            ),
         )
 
 
@@ -130,4 +134,7 @@ def stated(ticket: Ticket) -> list[Any]:
 def _person(who: Mapping[str, Any]) -> Person:
     scopes, groups = frozenset(who["scopes"]), frozenset(who["groups"])
     claims = {"act": who["act"]}  # all that is looked at again: who acted for them
-    return Person(who["issuer"], who["subject"], who["client"], scopes, groups, claims, local=who["local"])
+    return Person(
+        who["issuer"], who["subject"], who["client"], scopes, groups, claims,
+        local=who["local"], tenant=who.get("tenant", ""),  # none in a decision of before decisions named it
+    )  # fmt: skip

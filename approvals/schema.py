@@ -54,6 +54,7 @@ tickets = Table(
     Column("shown", LargeBinary, nullable=False),  # arguments, bound metadata, justification
     Column("weight", BigInteger, nullable=False),  # bytes of `shown`: a page of a list is bounded by them
     Column("kin", String(64)),  # of a grant: a keyed digest of all but the arguments, by which its calls find it
+    Column("tenant", Text, nullable=False, server_default=""),  # in tickets of before it was filed only `bond` has it
     Index("tickets_lookup", "lookup"),
     Index("tickets_kin", "kin", sqlite_where=text("kin IS NOT NULL"), postgresql_where=text("kin IS NOT NULL")),
     Index("tickets_opened", "issuer", "subject", "created_at"),

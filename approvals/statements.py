@@ -145,8 +145,9 @@ FREED = LEFT_UNKNOWN.values(running=null())
 
 
 def is_of(person: Person) -> ColumnElement[bool]:
-    """Tickets that this person asked for."""
-    return and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+    """Tickets that this person asked for, in this tenant."""
+    own = and_(tickets.c.issuer == person.issuer, tickets.c.subject == person.subject)
+    return and_(own, tickets.c.tenant.in_(["", person.tenant]))
 
 
 def names(person: Person) -> ColumnElement[bool]:

@@ -246,8 +246,7 @@ class House:
     def _open_control(self, desk: Desk, implications: Implications) -> ControlDoor:
         """Metadata, the approvals API, the reviewer's pages, and where people sign in to them."""
         plan, settings = self._plan, self._plan.settings
-        tenants = {issuer.issuer: issuer.tenant_claim for issuer in plan.issuers}
-        foresight = Foresight(self._corridor, plan.servers, tenants)
+        foresight = Foresight(self._corridor, plan.servers)
         reception = Reception(self._corridor, plan.approvals)
         api = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
         add_metadata(api, metadata_documents(plan.servers.values(), plan.approvals))

@@ -214,6 +214,7 @@ class Errands:
             scopes=frozenset({"approvals:request"}),  # the handle proves that it is theirs
             groups=identity.groups,
             claims=identity.claims,
+            tenant=identity.tenant,
         )
         for ticket_id in dict.fromkeys((errand.ticket_id, errand.waits_for)):
             with contextlib.suppress(MovedOn, TicketUnknown):

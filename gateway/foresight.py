@@ -51,16 +51,16 @@ def person_of(identity: Identity, implies: Implications) -> Person:
         scopes=grant(identity.scopes, implies),
         groups=identity.groups,
         claims=identity.claims,
+        tenant=identity.tenant,
     )
 
 
 class Foresight:
     """Plans a call for a person who wants an approval before making it."""
 
-    def __init__(self, corridor: Corridor, servers: Mapping[str, Server], tenant_claims: Mapping[str, str]) -> None:
+    def __init__(self, corridor: Corridor, servers: Mapping[str, Server]) -> None:
         self._corridor = corridor
         self._servers = {server.name: server for server in servers.values()}
-        self._tenant_claims = tenant_claims
 
     async def plan(
         self,
@@ -144,12 +144,11 @@ class Foresight:
         server = self._servers.get(server_name)
         if server is None or person.issuer not in server.issuers:
             raise Refused(Refusal.POLICY_DENIED, "no such server for this issuer")
-        tenant = person.claims.get(self._tenant_claims.get(person.issuer, ""), "")
         identity = Identity(
             issuer=person.issuer,
             subject=person.subject,
             client_id=person.client,
-            tenant=tenant if isinstance(tenant, str) else "",
+            tenant=person.tenant,
             scopes=person.scopes,
             groups=person.groups,
             claims=person.claims,

@@ -126,7 +126,7 @@ def approval_record(transition: Transition, redactor: Redactor, decision_id: str
     record |= {
         "decision_id": decision_id,
         "actor": _actor(issuer, subject, ""),
-        "requester": _actor(asked.issuer, asked.subject, asked.client),
+        "requester": _actor(asked.issuer, asked.subject, asked.client, asked.tenant),
         "server": asked.server,
         "resource": asked.resource,
         "environment": asked.environment,
@@ -206,7 +206,7 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
             record["upstream_revision"] = server.past
     identity = passage.identity
     if identity is not None:
-        record["actor"] = _actor(identity.issuer, identity.subject, identity.client_id)
+        record["actor"] = _actor(identity.issuer, identity.subject, identity.client_id, identity.tenant)
     envelope = passage.envelope
     if envelope is not None:
         record["request_id"] = _request_id(envelope.id)
@@ -292,8 +292,9 @@ def _asked_name(asked: Asked, redactor: Redactor) -> str:
     return printable(asked.name, MAX_NAME)
 
 
-def _actor(issuer: str, subject: str, client: str) -> dict[str, str]:
+def _actor(issuer: str, subject: str, client: str, tenant: str = "") -> dict[str, str]:
     return {
+        **({"tenant": printable(tenant, MAX_ACTOR)} if tenant else {}),
         "issuer": printable(issuer, MAX_ACTOR),
         "subject": printable(subject, MAX_ACTOR),
         "client": printable(client, MAX_ACTOR),

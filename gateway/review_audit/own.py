@@ -37,7 +37,7 @@ class OwnPages:
         visit = await hall.receive(request, "explain")
         asked = hall.asked(request, "since", "until", "cursor")
         hall.readings.tell(visit.person.by, "own refusals", {})
-        party = party_of(*visit.person.party)
+        party = party_of(visit.person)
         wanted = refused_to(asked.query, party, frozenset(refusal_words())) if party else lambda _: None
         found = await hall.look(visit, asked, wanted)
         context = {
@@ -56,7 +56,7 @@ class OwnPages:
         visit = await hall.receive(request, "explain")
         decision, at = decision_of(request)
         hall.readings.tell(visit.person.by, "own refusal", {})
-        party = party_of(*visit.person.party)
+        party = party_of(visit.person)
         if party is None:
             raise TicketUnknown
         told = await hall.story(visit, decision, at, party)

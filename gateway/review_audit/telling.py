@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from approvals.approvers import Person
 from gateway.audit.looking import Budget, Ended, Wanted, look, shifted
 from gateway.audit.query import Query, read_record
 from gateway.audit.story import MOST, Record, gather, place_of
@@ -21,7 +22,8 @@ AROUND_S: Final = 60.0
 BESIDE_S: Final = 86_400.0
 """How long before and after a request its ticket's moves and its end are looked for."""
 
-Party = tuple[str, str]
+Party = tuple[str, str, str]
+"""Issuer, subject and tenant (`""` for none) of somebody, as records name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +36,19 @@ class Told:
     unread: Sequence[str]
 
 
-def party_of(issuer: str, subject: str) -> Party | None:
+def party_of(person: Person) -> Party | None:
     """Somebody as records name them; None for names so long that records cut them: two could look the same."""
-    told = (printable(issuer, 257), printable(subject, 257))
+    told = (printable(person.issuer, 257), printable(person.subject, 257), printable(person.tenant, 257))
     return told if all(len(one) <= 256 for one in told) else None
 
 
 def is_of(record: Record, party: Party) -> bool:
-    """Whether it was they who acted, or whose ticket it is."""
+    """Whether it was they who acted, or whose ticket it is; a record that names no tenant is of any."""
     who = record.get("requester" if record.get("kind") == "approval" else "actor")
-    return isinstance(who, dict) and (who.get("issuer"), who.get("subject")) == party
+    issuer, subject, tenant = party
+    if not isinstance(who, dict) or (who.get("issuer"), who.get("subject")) != (issuer, subject):
+        return False
+    return bool(who.get("tenant", tenant) == tenant)
 
 
 def find_story(

@@ -106,6 +106,10 @@ def test_a_decision_says_who_what_where_and_by_which_policy() -> None:
     assert record["kind"] == "decision"
     assert record["actor"] == {"issuer": "https://idp.example.com", "subject": "alice", "client": "client-1"}
     assert (record["server"], record["environment"]) == ("readonly", "production")
+    of_tenant = walked()
+    assert of_tenant.identity is not None
+    of_tenant.identity = replace(of_tenant.identity, tenant="acme")
+    assert decision_record(of_tenant, REDACTOR)["actor"] == {**record["actor"], "tenant": "acme"}
     assert (record["method"], record["name"], record["request_id"]) == ("tools/call", "read_file", 7)
     assert (record["verdict"], record["reasons"], record["policy_revision"]) == ("allow", ["readers_read"], "rev-1")
     assert record["key_id"] == REDACTOR.key_id

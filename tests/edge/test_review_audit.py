@@ -183,6 +183,22 @@ async def test_everybody_sees_their_own_refusals_and_no_others(hall: Hall) -> No
     assert "Nothing was refused to you" in (await hall.get("/review/refusals", "bob")).text
 
 
+async def test_a_namesake_of_another_tenant_is_somebody_else(tmp_path: Path) -> None:
+    """One issuer, one subject, two tenants: each sees what was refused there; what names no tenant is of both."""
+    people = {one: replace(PLAIN, tenant=one) for one in ("red", "blue")}
+    actor = {"issuer": ISSUER, "subject": "alice", "client": "agent"}
+    file = tmp_path / "audit.jsonl"
+    red, blue = ({**actor, "tenant": one} for one in people)
+    of_tenants = [at(30, refused(9), actor=red), at(20, refused(8), actor=blue)]
+    written(file, [*of_tenants, at(10, refused(7))])
+    async with hall_over(file, people=people) as hall:
+        for who, mine in (("red", [7, 9]), ("blue", [7, 8]), ("alice", [7])):
+            listed = await hall.get("/review/refusals", who)
+            assert re.findall(r"/review/why/([0-9a-f]{32})", listed.text) == [f"{n:032x}" for n in mine]
+            for n in (7, 8, 9):
+                assert (await hall.get(f"/review/why/{n:032x}", who)).status_code == (200 if n in mine else 404)
+
+
 @pytest.mark.parametrize("with_time", [False, True])
 async def test_a_foreign_refusal_is_as_absent_as_none(hall: Hall, with_time: bool) -> None:
     """The same 404, whether the id is another's, nobody's, or no id; with the right time in the link as well."""

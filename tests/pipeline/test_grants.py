@@ -44,7 +44,7 @@ def alice(client: str = "cid") -> Person:
 async def grant(house: InnerHouse, schema: Mapping[str, Any] = SCHEMA, **more: Any) -> str:
     """An approved grant of `pay`."""
     person = alice()
-    foresight = Foresight(house.corridor, {SERVER.path: SERVER}, {})
+    foresight = Foresight(house.corridor, {SERVER.path: SERVER})
     effect, terms, reasons, mask = await foresight.plan(person, "main", "tools/call", "pay", {}, vary=schema)
     shown, opened = await house.desk.request(person, effect, terms, reasons=reasons, mask=mask, **more)
     assert opened
@@ -186,7 +186,7 @@ async def test_what_a_server_asks_back_is_not_covered(tmp_path: Path) -> None:
 async def test_a_schema_that_can_not_be_held_to_is_refused(tmp_path: Path, schema: dict[str, Any]) -> None:
     """No network, no unknown format, nothing endless: 400 when it is asked for, before anybody is asked."""
     async with inner_house(tmp_path, judge) as house:
-        foresight = Foresight(house.corridor, {SERVER.path: SERVER}, {})
+        foresight = Foresight(house.corridor, {SERVER.path: SERVER})
         with pytest.raises(Refused) as caught:
             await foresight.plan(alice(), "main", "tools/call", "pay", {}, vary=schema)
         assert caught.value.refusal is Refusal.PARAMS_INVALID
@@ -206,7 +206,7 @@ async def test_a_schema_that_can_not_be_held_to_is_refused(tmp_path: Path, schem
 async def test_a_grant_needs_the_policys_word(tmp_path: Path, verdict: Verdict, error: type[Exception]) -> None:
     """Only `approve` with bounds gives one: an ordinary approval, an allow, a deny, bounds that are none do not."""
     async with inner_house(tmp_path, lambda _: verdict) as house:
-        foresight = Foresight(house.corridor, {SERVER.path: SERVER}, {})
+        foresight = Foresight(house.corridor, {SERVER.path: SERVER})
         with pytest.raises(error):
             await foresight.plan(alice(), "main", "tools/call", "pay", {}, vary=SCHEMA)
         house.policy.judge_by = judge
@@ -216,7 +216,7 @@ async def test_a_grant_needs_the_policys_word(tmp_path: Path, verdict: Verdict, 
 async def test_no_grant_of_a_tool_that_is_not_there(tmp_path: Path) -> None:
     """A tool that its server does not offer is refused like a denied one."""
     async with inner_house(tmp_path, judge) as house:
-        foresight = Foresight(house.corridor, {SERVER.path: SERVER}, {})
+        foresight = Foresight(house.corridor, {SERVER.path: SERVER})
         with pytest.raises(Refused) as caught:
             await foresight.plan(alice(), "main", "tools/call", "absent", {}, vary=SCHEMA)
         assert caught.value.refusal is Refusal.POLICY_DENIED

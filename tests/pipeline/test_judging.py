@@ -123,7 +123,7 @@ async def test_an_approval_asked_for_ahead_binds_the_definition_as_it_is(tmp_pat
         assert (await house.call("secret"))[0] == 403
         house.tools[0] = tool("pay", description="now to anybody")
         house.later(6)
-        foresight = Foresight(house.corridor, {SERVER.path: SERVER}, {})
+        foresight = Foresight(house.corridor, {SERVER.path: SERVER})
         asker = replace(person("alice"), client="")
         effect, terms, reasons, mask = await foresight.plan(asker, SERVER.name, "tools/call", "pay", {})
         assert effect.tool_digest == digest_definition(house.tools[0])

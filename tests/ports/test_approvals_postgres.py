@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -363,7 +364,7 @@ async def test_a_long_history_is_looked_through_by_nobody(server: Postgres) -> N
             server.sql(statement, name)
         it.clock.now += 1
         held = await it.held()  # the newest of all: what follows in a list stays sealed
-        for who in (BOB, MALLORY, person("u7", groups=["others"])):
+        for who in (BOB, MALLORY, person("u7", groups=["others"]), replace(BOB, tenant="red")):
             for whose in Whose:
                 for sieve in (Sieve(open=True, whose=whose), Sieve(State.PENDING, whose=whose)):
                     if who is BOB or sieve.open:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,13 +195,14 @@ async def test_a_decision_copied_within_its_ticket_is_not_a_second_person(it: Be
 
 async def test_a_ticket_of_before_tickets_named_their_tenant_still_counts(it: Bench, file: Path) -> None:
     """An approval outlives the gateway's update: what is new in a ticket may be absent from an older one."""
-    ticket_id = await it.approved(effect(tenant="acme"))
-    assert (await it.desk.show(BOB, ticket_id))["requester"]["tenant"] == "acme"
+    bob = replace(BOB, tenant="acme")
+    ticket_id = await it.approved(effect(tenant="acme"), by=bob)
+    assert (await it.desk.show(bob, ticket_id))["requester"]["tenant"] == "acme"
     ((sealed,),) = sql(file, "SELECT bond FROM tickets")
     bond = orjson.loads(it.store.vault.open(sealed, ticket_id, "bond"))
     assert bond.pop("tenant") == "acme"
     sql(file, "UPDATE tickets SET bond = ?", it.store.vault.seal(orjson.dumps(bond), ticket_id, "bond"))
-    assert "tenant" not in (await it.desk.show(BOB, ticket_id))["requester"]
+    assert "tenant" not in (await it.desk.show(bob, ticket_id))["requester"]
     assert (await it.claimed(effect(tenant="acme"))).ticket_id == ticket_id
 
 
