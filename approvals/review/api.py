@@ -86,7 +86,7 @@ MESSAGES: Mapping[str, str] = {
     "not_found": "There is no such ticket.",
     "moved_on": "The ticket is no longer as it was; look at it again.",
     "comment_required": "Say in a comment what you found out: it stands in the place of an outcome.",
-    "unapprovable": "Nobody could approve this call under the policy's terms.",
+    "unapprovable": "It needs no approval, the policy gives no such grant, or nobody could approve it.",
     "vary_invalid": "vary is a JSON Schema in the place of the arguments, for tools/call.",
     "too_many_tickets": "You opened too many tickets in the last hour.",
     "approvals_unavailable": "The approval store is not available; nothing was done. Try again.",

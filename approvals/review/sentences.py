@@ -16,7 +16,7 @@ STATES: Mapping[str, str] = {
 
 MEANINGS: Mapping[str, str] = {
     "pending": "The call is held. Nothing has run.",
-    "approved": "The call runs when its client repeats it, and not before.",
+    "approved": "The call runs once: as soon as its client, or the task that waits for it, makes it again.",
     "used": "The approval was used and is worth nothing any more.",
     "expired": "Its time is over. The call needs a new request.",
     "revoked": "The approval was taken back.",

@@ -152,7 +152,8 @@ class _Speaker:
                 why = f" ({reason})" if reason else ""
                 return f"ended: {self.text(record, 'outcome')}{why}{where}, status {record.get('status')}{ticket}"
             case "refusal":
-                return f"refused: {reason}, status {record.get('status')}, code {record.get('code')}{ticket}"
+                code = f", code {record.get('code')}" if record.get("code") is not None else ""
+                return f"refused: {reason}, status {record.get('status')}{code}{ticket}"
             case "approval":
                 use = f", use {self.text(record, 'use')}" if record.get("use") else ""
                 by, now = self.text(record, "by"), self.text(record, "ticket_state")

@@ -45,8 +45,9 @@ WITH_FORM = HEADERS["content-security-policy"].replace("form-action 'none'", "fo
 WORDS: Mapping[Refusal, tuple[str, str]] = {
     Refusal.SIGN_IN_REFUSED: (
         "The sign-in was not accepted",
-        "It took too long, was begun in another browser, or what the issuer answered is not accepted here. Nothing "
-        "was done. Should it happen again: whoever runs the gateway finds the reason in its record, by the id below.",
+        "It was called off at the issuer, took too long, was begun in another browser, or what the issuer answered "
+        "is not accepted here. Nothing was done. Should it happen again: whoever runs the gateway finds the reason "
+        "in its record, by the id below.",
     ),
     Refusal.SIGN_IN_UNAVAILABLE: (
         "Nobody can be signed in at the moment",

@@ -71,6 +71,17 @@ def test_a_refusal_is_told_in_the_pages_words(tmp_path: Path, why: Refusal, deta
     assert (f"in detail: {detail}" in told.output) == bool(detail)
 
 
+def test_a_refusal_without_a_code_tells_none(tmp_path: Path) -> None:
+    """What the approvals API refuses has a status and no JSON-RPC code; a call's refusal has both."""
+    file = tmp_path / "audit.jsonl"
+    written(file, [at(refusal(1, Refusal.POLICY_DENIED), 1)])
+    assert "refused: policy_denied, status 403, code 40302" in ask(file, ID).output
+    written(file, [at(refusal(1, Refusal.POLICY_DENIED), 1, code=None)])
+    told = ask(file, ID).output
+    assert "refused: policy_denied, status 403" in told
+    assert "code" not in told.partition("refused: ")[2].partition("\n")[0]
+
+
 def test_an_unknown_id_is_1_and_hostile_text_is_escaped(tmp_path: Path) -> None:
     """AUD-04: nothing that a file or the command line holds acts on a terminal."""
     file = tmp_path / "audit.jsonl"
