@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from gateway.demo.house import Ports
 from gateway.demo.stack import Stack
 from tests.e2e.test_crash import (
     DYING,
+    ERRAND_STEPS,
+    LEG_STEPS,
     NEVER_SENT,
     SENT,
     STEPS,
@@ -32,6 +35,13 @@ from tests.support.postgres import Postgres
 WITHIN_S = 5.0
 WORKER_STEPS = ("after the use is consumed", "while the upstream works")
 """The steps that the database has a part in; all of them, twenty times, in `soak`."""
+CONSUMED = NEVER_SENT[:-1]
+UNCONSUMED = ("after the lease is taken", *UNUSED)
+OFTEN = (
+    "before the leg is taken", "after the leg is taken", "while the upstream works", "before the use is ended",
+    "before the lease is taken", "after the lease is taken", "after the use is consumed", "before the result is kept",
+)  # fmt: skip
+"""The steps of a leg and of a task that are tried with every change; the others in `soak`."""
 
 
 @dataclass
@@ -45,9 +55,9 @@ class FatalUpstream(DeadlyUpstream):
         if self.victim:
             super().kill()
             return
-        self.deadly = ""
         assert self.database is not None
         self.database.kill()
+        self.deadly = ""  # last: whoever waits for it starts the database anew
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +83,11 @@ def scene(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
             yield Scene(stack, upstream, order)
 
 
-def soon(scene: Scene, amount: int) -> Answer:
-    """The call, once the database is used again."""
+def soon(scene: Scene, amount: int, state: str = "") -> Answer:
+    """The call, or its next leg, once the database is used again."""
     end = time.monotonic() + WITHIN_S
     while True:
-        answer = scene.call(amount)
+        answer = scene.call(amount, state)
         assert answer is not None
         if answer.status != 503:
             return answer
@@ -85,19 +95,36 @@ def soon(scene: Scene, amount: int) -> Answer:
         time.sleep(0.05)
 
 
-def lose_database(scene: Scene, database: Postgres, step: str) -> None:
-    """One approval, one death of the database at `step`, its return, and one repetition of the identical call."""
-    amount = next(_amounts)
-    ticket = scene.approve(amount)
+def some(steps: tuple[str, ...]) -> list[Any]:
+    """The steps, those beyond `OFTEN` for `soak`."""
+    return [step if step in OFTEN else pytest.param(step, marks=pytest.mark.soak) for step in steps]
+
+
+def arm(scene: Scene, database: Postgres, step: str) -> None:
+    """Let the database die at `step`."""
     scene.upstream.victim = 0
     if step in ("while the upstream works", "after the upstream's reply"):
         scene.upstream.deadly = step
     else:
         scene.order.write_text(f"{step}\n{database.pid}")
+
+
+def until_dead(scene: Scene) -> None:
+    """Wait until the armed step was reached, by whatever runs apart from a connection."""
+    end = time.monotonic() + 20
+    while scene.order.exists() or scene.upstream.deadly:
+        assert time.monotonic() < end, "the step was not reached"
+        time.sleep(0.02)
+
+
+def lose_database(scene: Scene, database: Postgres, step: str) -> None:
+    """One approval, one death of the database at `step`, its return, and one repetition of the identical call."""
+    amount = next(_amounts)
+    ticket = scene.approve(amount)
+    arm(scene, database, step)
     try:
         answer = scene.call(amount)
-        assert not scene.order.exists(), "the step was not reached"
-        assert not scene.upstream.deadly
+        until_dead(scene)
         executed = scene.upstream.executed[amount]
         assert answer is not None, "the gateway itself lives"
         assert (answer.status == 503) is (executed == 0), answer.text
@@ -114,6 +141,75 @@ def lose_database(scene: Scene, database: Postgres, step: str) -> None:
     assert scene.upstream.executed[amount] == executed, "the repeated call ran"
     assert (again.status, again.code) in ((403, 40303), (403, 40304)), again.text
     assert scene.runs(ticket) in (["claimed"], ["sent"], ["executed"], ["failed"])
+
+
+def lose_database_on_a_leg(scene: Scene, database: Postgres, step: str) -> None:
+    """One approved call that its server asks for an answer, one death of the database at `step` of the next leg."""
+    amount = next(_amounts)
+    ticket, state = scene.begin(amount)
+    arm(scene, database, step)
+    try:
+        answer = scene.call(amount, state)
+        until_dead(scene)
+        executed = scene.upstream.executed[amount]
+        assert answer is not None, "the gateway itself lives"
+        assert (answer.status == 503) is (executed == 0), answer.text
+    finally:
+        database.kill()
+        database.start()
+    again = soon(scene, amount, state)
+    assert scene.upstream.asked[amount] == 1
+    if step == LEG_STEPS[0]:
+        assert (executed, again.status, scene.upstream.executed[amount]) == (0, 200, 1), again.text
+        return
+    assert scene.upstream.executed[amount] == executed <= 1, "the repeated leg ran"
+    assert (again.status, again.code) == (403, 40304), again.text
+    soon(scene, amount)
+    assert scene.upstream.executed[amount] == executed, "the repeated call ran"
+    assert "waiting" not in scene.runs(ticket)
+
+
+def lose_database_on_an_errand(scene: Scene, database: Postgres, step: str) -> None:
+    """One held call that is a task and was approved, one death of the database at `step` of its run."""
+    amount = next(_amounts)
+    handle, _ = scene.hold(amount)
+    arm(scene, database, step)
+    try:
+        scene.ask("tasks/get", {"taskId": handle})
+        until_dead(scene)
+    finally:
+        database.kill()
+        database.start()
+    soon(scene, 0)  # any call that needs the database
+    told = [scene.ask("tasks/get", {"taskId": handle}) for _ in range(3)]
+    assert all(one is not None and one.status == 200 for one in told), told
+    again = soon(scene, amount)
+    if step in CONSUMED:  # and not a byte was sent
+        assert (again.status, again.code, scene.upstream.executed[amount]) == (403, 40304, 0), again.text
+        return
+    end = scene.follow(handle)["status"]
+    if step in UNCONSUMED:  # the repetition may use the approval, which its task then says
+        assert (again.status, end, scene.upstream.executed[amount]) == (200, "failed", 1), again.text
+        return
+    assert (again.status, end, scene.upstream.executed[amount]) == (403, "completed", 1), again.text
+
+
+@pytest.mark.parametrize("step", some(LEG_STEPS))
+def test_a_death_of_the_database_at_any_step_of_a_leg_never_executes_twice(
+    scene: Scene, database: Postgres, step: str
+) -> None:
+    """APR-13: a leg that was not taken can still be continued, once; one that was is never run again."""
+    lose_database_on_a_leg(scene, database, step)
+    verify(scene)
+
+
+@pytest.mark.parametrize("step", some(ERRAND_STEPS))
+def test_a_death_of_the_database_at_any_step_of_a_held_calls_run_never_executes_twice(
+    scene: Scene, database: Postgres, step: str
+) -> None:
+    """APR-13: however often the task is polled afterwards, and the call repeated, it was sent once at most."""
+    lose_database_on_an_errand(scene, database, step)
+    verify(scene)
 
 
 @pytest.mark.parametrize("step", STEPS)
