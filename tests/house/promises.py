@@ -241,13 +241,15 @@ CASES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
         "ports/test_approvals_desk.py::test_expiry_is_a_denial_of_a_decision_too",
     ),
     (
-        "Nothing is approved by nobody: an approval without an approver, or for more than there are, is refused.",
+        "No approver, no approval; a rule that can never match is told when the configuration is checked.",
         "mcp-hangar#678, #1042, AGT#3448",
     ): (
         "ports/test_approvals_rules.py::test_terms_that_nobody_could_meet_are_an_error",
         "ports/test_approvals_rules.py::test_an_entry_that_can_match_nobody_is_an_error",
         "ports/test_approvals_desk.py::test_what_nobody_could_approve_is_refused_without_a_ticket",
         "ports/test_policy_verdict.py::test_one_wrong_term_spoils_the_verdict",
+        "house/test_dead_rules.py::test_a_mistake_in_the_data_is_found_and_only_it",
+        "house/test_dead_rules.py::test_what_matches_nothing_behind_this_configuration_is_told_and_only_it",
     ),
     ("What was used stays used beyond its time; no two lists of fields share a digest.", "AGT#3247, #2177"): (
         "ports/test_approvals_rules.py::test_final_states_have_no_way_out",
