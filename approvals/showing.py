@@ -6,17 +6,16 @@ names it was made on what the ticket is now. Arguments leave this room towards p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from approvals.masking import masked, masked_meta, masked_vary
 from approvals.ticket import Asked, State, Ticket
 from approvals.vault import Vault
-
-MASK = "[masked]"
 
 
 def iso(at: float) -> str:
@@ -28,35 +27,6 @@ def standing(ticket: Ticket, now: float) -> Ticket:
     """The ticket as it stands at `now`: expiry needs nobody to write it down first."""
     waits = ticket.state is State.PENDING or (ticket.state is State.APPROVED and ticket.uses_left > 0)
     return replace(ticket, state=State.EXPIRED) if waits and ticket.expires_at <= now else ticket
-
-
-def masked(arguments: Any, pointers: Sequence[str]) -> tuple[Any, list[str]]:
-    """A copy with the value at each JSON pointer (RFC 6901) replaced, and the pointers that met a value."""
-    met = []
-    for pointer in pointers:
-        arguments, found = _mask_one(arguments, [_unescape(step) for step in pointer.split("/")[1:]])
-        if found:
-            met.append(pointer)
-    return arguments, met
-
-
-def _unescape(step: str) -> str:
-    return step.replace("~1", "/").replace("~0", "~")
-
-
-def _mask_one(value: Any, steps: list[str]) -> tuple[Any, bool]:
-    if not steps:
-        return MASK, True
-    step, rest = steps[0], steps[1:]
-    if isinstance(value, Mapping) and step in value:
-        inner, found = _mask_one(value[step], rest)
-        return ({**value, step: inner}, True) if found else (value, False)
-    is_index = step.isascii() and step.isdigit() and (step == "0" or step[0] != "0")
-    if isinstance(value, list | tuple) and is_index and int(step) < len(value):
-        inner, found = _mask_one(value[int(step)], rest)
-        at = int(step)
-        return ([*value[:at], inner, *value[at + 1 :]], True) if found else (value, False)
-    return value, False
 
 
 def show(ticket: Ticket, vault: Vault, page_url: str, now: float) -> dict[str, Any]:
@@ -106,6 +76,7 @@ def _spelled(shown: Mapping[str, Any]) -> bytes:
 def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
     ticket, asked = standing(ticket, now), ticket.asked
     arguments, met = masked(asked.arguments, ticket.mask)
+    meta, met_there = masked_meta(asked.shown_meta, ticket.mask)
     return {
         "id": ticket.id,
         "state": ticket.state.value,
@@ -115,8 +86,8 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "method": asked.method,
         "name": asked.name,
         "arguments": arguments,
-        "masked": met,
-        "meta": asked.shown_meta,
+        "masked": list(dict.fromkeys((*met, *met_there))),
+        "meta": meta,
         "requester": _requester(asked),
         "tool": asked.tool,
         "justification": "\n\n".join(justifications(ticket)),
@@ -131,7 +102,7 @@ def _shown(ticket: Ticket, page_url: str, now: float) -> dict[str, Any]:
         "page": f"{page_url}/{ticket.id}",
         "createdAt": iso(ticket.created_at),
         "expiresAt": iso(ticket.expires_at),
-        **({"vary": asked.vary} if asked.is_grant else {}),
+        **({"vary": masked_vary(asked.vary, ticket.mask)} if asked.vary is not None else {}),
     }
 
 

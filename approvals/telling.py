@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import orjson
 
+from approvals.masking import masked
 from approvals.printing import plain
-from approvals.showing import iso, masked
+from approvals.showing import iso
 from approvals.ticket import Ticket
 
 EVENTS: Mapping[str, str] = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from approvals.masking import masked
 from approvals.review.leaves import (
     DEEP,
     MOST_COUNTED,
@@ -24,7 +25,6 @@ from approvals.review.leaves import (
 from approvals.review.plainly import Plain, in_a_line, in_lines
 from approvals.review.sentences import BARRED, DONE, RUNS
 from approvals.review.times import seconds_of
-from approvals.showing import masked
 from approvals.sight import Sight
 
 MOST_OF_A_VALUE = 600
@@ -152,13 +152,13 @@ def face(sight: Sight) -> Face:
         can=can,
         why_not="" if "approve" in can else BARRED.get(sight.barred["approve"], ""),
         arguments=_table(ticket["arguments"], ticket["masked"], shown),
-        meta=_table(ticket["meta"], ()) if ticket["meta"] else None,
+        meta=_table(ticket["meta"], ticket["masked"]) if ticket["meta"] else None,
         difference=difference,
         annotations=_annotations(ticket["tool"].get("annotations", {})),
         history=_history(ticket),
         is_unknown=any(run["state"] == "unknown" for run in open_runs),
         is_running=any(run["state"] in ("claimed", "sent", "waiting") for run in open_runs),
-        vary=(_table(vary["schema"], ()), _table(vary["bounds"], ())) if (vary := ticket.get("vary")) else None,
+        vary=(_of_vary(vary, "schema"), _of_vary(vary, "bounds")) if (vary := ticket.get("vary")) else None,
     )
 
 
@@ -172,6 +172,14 @@ def _table(value: Any, hidden: Collection[str], elsewhere: Collection[Steps] = (
             rows.append(_row(leaf, leaf.pointer in hidden))
     total = len(rows) if len(rows) + left_out < MOST_ROWS else count(value) - left_out
     return Table(tuple(rows), total)
+
+
+def _of_vary(vary: Mapping[str, Any], name: str) -> Table:
+    start = f"/{name}"
+    hidden = [
+        one.removeprefix(start) for one in vary.get("masked", ()) if one == start or one.startswith(f"{start}/")
+    ]
+    return _table(vary[name], hidden)
 
 
 def _row(leaf: Leaf, is_hidden: bool) -> Row:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from approvals.approvers import enough, entries_of, local_person, may_decide, parties_to, read_approver, read_terms
 from approvals.ledger import new_id
-from approvals.showing import masked
+from approvals.masking import masked
 from approvals.ticket import MOVES, RUN_MOVES, Run, State, Terms, Unapprovable
 from tests.support.approvals import ALICE, BOB, CAROL, ISSUER, OTHER_ISSUER, TERMS, person
 
