@@ -195,7 +195,8 @@ class Counter:
     async def act(
         self, verb: str, person: Person, ticket_id: str, *, comment: str = "", seen: str = ""
     ) -> dict[str, Any]:
-        """Approve, deny, revoke, withdraw, justify or resolve -> the ticket as it is then.
+        """Approve, deny, revoke, withdraw, justify or resolve -> the ticket as it is then; without the scope to
+        read only `{id, state, done}`, of which `done` is the verb.
 
         `seen` is the digest of what the person was shown; where given, the act fails if that is not what stands.
         Raises `NotAllowed`, `TicketUnknown`, `MovedOn`, `ActInvalid`, `StoreUnavailable`, what the journal raises.
@@ -237,7 +238,9 @@ class Counter:
             if waits is not None and is_abandoned:
                 told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waits.use_id, leg=waits.leg)
                 await self._record(told)
-            return self._show(after, now)
+            if READ in person.scopes or person.local:
+                return self._show(after, now)
+            return {"id": ticket_id, "state": standing(after.ticket, now).state.value, "done": verb}
 
         shown = await self._store.write(work, patience_s=JOURNAL_S)
         self._watch.tell(ticket_id)

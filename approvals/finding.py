@@ -146,17 +146,22 @@ class Finding(Opening):
         query = query.where(tickets.c.issuer == asked.issuer, tickets.c.subject == asked.subject)
         return int((await self.connection.execute(query.where(tickets.c.created_at > since))).scalar_one())
 
-    async def adrift(self, now: float, owner: str | None, held: Iterable[str] = ()) -> list[str]:
-        """A batch of open uses: those whose lease lapsed, and those that `owner` left behind (all but `held`)."""
+    async def adrift(
+        self, now: float, owner: str | None, held: Iterable[str] = (), *, but: Iterable[str] = ()
+    ) -> list[str]:
+        """A batch of open uses: those whose lease lapsed, and those that `owner` left behind (all but `held`); none
+        of `but`."""
         lost: ColumnElement[bool] = uses.c.lease_until <= now
         if owner is not None:
             lost = or_(lost, and_(uses.c.owner == owner, uses.c.id.not_in(list(held))))
-        query = select(uses.c.id).where(uses.c.state.in_(list(OPEN_RUNS)), lost).limit(BATCH)
+        query = select(uses.c.id).where(uses.c.state.in_(list(OPEN_RUNS)), lost, uses.c.id.not_in(list(but)))
+        query = query.limit(BATCH)
         return list((await self.connection.execute(query)).scalars())
 
-    async def stalled(self, now: float) -> list[str]:
-        """A batch of uses that wait for an answer though their ticket was revoked or is out of time."""
-        return list((await self.connection.execute(STALLED, {"now": now})).scalars())
+    async def stalled(self, now: float, but: Iterable[str] = ()) -> list[str]:
+        """A batch of uses that wait for an answer though their ticket was revoked or is out of time, but these."""
+        query = STALLED.where(uses.c.id.not_in(list(but)))
+        return list((await self.connection.execute(query, {"now": now})).scalars())
 
     async def has_late(self, now: float) -> bool:
         """Whether `remind` would find any."""

@@ -37,7 +37,7 @@ from approvals.statements import (
     WAIT_AGAIN,
     is_overdue,
 )
-from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, StoreUnavailable, Ticket, sources
+from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, Ticket, Unreadable, sources
 from approvals.vault import effect_of, join, kin_of
 
 
@@ -69,12 +69,22 @@ class Ledger(Finding):
         """
         await self.connection.execute(select(tickets.c.id).where(tickets.c.id == ticket_id).with_for_update())
 
-    async def overdue(self, now: float) -> list[Filed]:
-        """A batch of live tickets whose time is over, held as by `hold`; without those that somebody else holds."""
-        query = select(tickets.c.id).where(is_overdue(now)).order_by(tickets.c.expires_at, tickets.c.id).limit(BATCH)
+    async def overdue(self, now: float, unreadable: set[str]) -> list[Filed]:
+        """A batch of live tickets whose time is over, held as by `hold`; without those that somebody else holds.
+
+        One that can't be read is none of them and is put into `unreadable`, whose tickets are not looked at again.
+        """
+        due = select(tickets.c.id).where(is_overdue(now), tickets.c.id.not_in(list(unreadable)))
+        query = due.order_by(tickets.c.expires_at, tickets.c.id).limit(BATCH)
         held = (await self.connection.execute(query.with_for_update(skip_locked=True))).scalars().all()
         rows = (await self.connection.execute(SUMMARY.where(tickets.c.id.in_(held)))).all() if held else []
-        return [self._filed(row, self._bond(row), None) for row in rows]
+        found = []
+        for row in rows:
+            try:
+                found.append(self._filed(row, self._bond(row), None))
+            except Unreadable:
+                unreadable.add(row.id)
+        return found
 
     # Moving
 
@@ -153,9 +163,7 @@ class Ledger(Finding):
         found = (await self.connection.execute(self._late(now).limit(BATCH))).all()
         told = 0
         for row in found:
-            with contextlib.suppress(
-                StoreUnavailable
-            ):  # one that was changed in the database; whoever looks is told so
+            with contextlib.suppress(Unreadable):  # one that was changed in the database; whoever looks is told so
                 await self.tell("expiring", self._filed(row, self._bond(row), None).ticket, now)
                 told += 1
         return told

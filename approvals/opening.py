@@ -14,7 +14,7 @@ from approvals.filed import Filed, Open
 from approvals.outbox import Outbox
 from approvals.schema import tickets, uses
 from approvals.statements import DECISIONS
-from approvals.ticket import Asked, Run, State, StoreUnavailable, Ticket
+from approvals.ticket import Asked, Run, State, Ticket, Unreadable
 from approvals.vault import Vault, effect_of
 
 MOST_EARLIER = 10
@@ -41,7 +41,7 @@ class Opening:
         for row in (await self.connection.execute(DECISIONS, {"ids": list(ticket_ids)})).all():
             one = orjson.loads(self._vault.open(row.sealed, row.ticket_id, "decision"))
             if one["id"] != row.id:
-                raise StoreUnavailable(f"ticket {row.ticket_id}: a decision was copied in the database")
+                raise Unreadable(f"ticket {row.ticket_id}: a decision was copied in the database")
             said.setdefault(row.ticket_id, []).append({**one, "at": row.at})
         return said
 
@@ -100,16 +100,20 @@ class Opening:
             tool=asked.tool if asked else shown.get("tool", {}) if shown else {},  # likewise
             vary=bond.get("vary"),
         )  # fmt: skip
+        try:
+            state = State(row.state)
+            reasons, approvers, mask = (tuple(orjson.loads(text)) for text in (row.reasons, row.approvers, row.mask))
+        except (ValueError, TypeError) as fault:
+            raise Unreadable(f"ticket {row.id} was changed in the database") from fault
         ticket = Ticket(
-            id=row.id, state=State(row.state), asked=effect, justification=shown["justification"] if shown else "",
-            reasons=tuple(orjson.loads(row.reasons)), approvers=tuple(orjson.loads(row.approvers)),
-            min_approvers=row.min_approvers, mask=tuple(orjson.loads(row.mask)),
+            id=row.id, state=state, asked=effect, justification=shown["justification"] if shown else "",
+            reasons=reasons, approvers=approvers, min_approvers=row.min_approvers, mask=mask,
             decisions=tuple({key: one[key] for key in ("by", "verb", "comment", "at")} for one in said),
             uses=row.uses, uses_left=row.uses_left, runs=tuple(ran), created_at=row.created_at,
             expires_at=row.expires_at, earlier=earlier,
         )  # fmt: skip
         if stated(ticket) != bond["stated"] or effect_of(effect).hex() != bond["effect"]:
-            raise StoreUnavailable(f"ticket {row.id} was changed in the database")
+            raise Unreadable(f"ticket {row.id} was changed in the database")
         running = None
         if row.running is not None:
             running = Open(row.running, Run(row.run_state), row.run_lease, row.run_leg, row.run_effect or "")

@@ -51,7 +51,9 @@ def _says(run: Mapping[str, Any]) -> str:
 
 
 def sheet(ticket: Mapping[str, Any]) -> str:
-    """A ticket in full, one member a line."""
+    """A ticket in full, one member a line; or what there is of it for whoever may act and not read."""
+    if "requester" not in ticket:
+        return "\n".join(f"{name:<10} {plain(str(value))}" for name, value in ticket.items())
     requester = ticket["requester"]
     rows = [
         ("ticket", ticket["id"]),

@@ -10,11 +10,18 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from approvals.charter import Charter
 from approvals.counter import ITSELF, JOURNAL_S, Counter
 from approvals.filed import Filed
 from approvals.ledger import Ledger
-from approvals.ticket import MOVES, Claimed, NotHeld, Run, StoreUnavailable, Ticket, Transition
+from approvals.ticket import MOVES, Claimed, NotHeld, Run, StoreUnavailable, Ticket, Transition, Unreadable
+
+MOST_UNREADABLE = 1000
+"""So many tickets or uses that can't be read are passed over in one turn."""
+
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class Running(Counter):
         self._owner = charter.owner
         self._lease_s = charter.lease_s
         self._held: dict[str, Ticket] = {}
+        self._log = structlog.get_logger("approvals")
 
     async def sent(self, use: Claimed) -> None:
         """From here on bytes may have left.
@@ -111,30 +119,46 @@ class Running(Counter):
         `expired` -> how many. Any worker, at any time.
         """
         moved = await self._reconcile(None)
-        moved += await self._end_all(lambda ledger: ledger.stalled(self._clock()), Run.ABANDONED)
+        moved += await self._end_all(lambda ledger, but: ledger.stalled(self._clock(), but), Run.ABANDONED)
 
-        async def work(ledger: Ledger) -> int:
-            now = self._clock()
-            found = await ledger.overdue(now)
-            return sum([await self._close(ledger, filed, "expire", "", now) for filed in found])
+        async def work(ledger: Ledger) -> tuple[int, bool]:
+            now, before = self._clock(), len(unreadable)
+            found = await ledger.overdue(now, unreadable)
+            closed = sum([await self._close(ledger, filed, "expire", "", now) for filed in found])
+            return closed, len(unreadable) > before
 
-        while closed := await self._store.write(work, patience_s=JOURNAL_S):
-            moved += closed
+        unreadable: set[str] = set()
+        goes_on = True
+        while goes_on and len(unreadable) < MOST_UNREADABLE:
+            closed, met = await self._store.write(work, patience_s=JOURNAL_S)
+            moved, goes_on = moved + closed, bool(closed) or met
+        self._tell_unreadable(unreadable)
         return moved
 
+    def _tell_unreadable(self, tickets: set[str]) -> None:
+        if tickets:
+            self._log.error("tickets_unreadable", tickets=sorted(tickets)[:MOST_NAMED], count=len(tickets))
+
     async def _reconcile(self, owner: str | None) -> int:
-        def adrift(ledger: Ledger) -> Awaitable[list[str]]:
-            return ledger.adrift(self._clock(), owner, list(self._held) if owner == self._owner else ())
+        def adrift(ledger: Ledger, but: set[str]) -> Awaitable[list[str]]:
+            return ledger.adrift(self._clock(), owner, list(self._held) if owner == self._owner else (), but=but)
 
         return await self._end_all(adrift, Run.UNKNOWN)
 
-    async def _end_all(self, found: Callable[[Ledger], Awaitable[list[str]]], run: Run) -> int:
+    async def _end_all(self, found: Callable[[Ledger, set[str]], Awaitable[list[str]]], run: Run) -> int:
         moved = 0
-        while use_ids := await self._store.read(found):
-            ended = sum([await self._end([End(use_id, run)]) for use_id in use_ids])
-            moved += ended
-            if not ended:
+        unreadable: set[str] = set()
+        while use_ids := await self._store.read(lambda ledger: found(ledger, unreadable)):
+            before = moved + len(unreadable)
+            for use_id in use_ids:
+                try:
+                    moved += await self._end([End(use_id, run)])
+                except Unreadable:
+                    unreadable.add(use_id)
+            if moved + len(unreadable) == before or len(unreadable) >= MOST_UNREADABLE:
                 break
+        if unreadable:
+            self._log.error("uses_unreadable", uses=sorted(unreadable)[:MOST_NAMED], count=len(unreadable))
         return moved
 
     async def _end(self, ends: Sequence[End], owner: str | None = None) -> int:

@@ -15,6 +15,10 @@ class StoreUnavailable(Exception):  # noqa: N818 - the room's own word; only the
     """The store failed, was locked, did not answer in time, or its commit is unknown. Nothing may run."""
 
 
+class Unreadable(StoreUnavailable):
+    """One ticket was changed in the database, or is sealed by a key that is not here; the store itself is well."""
+
+
 class NotHeld(Exception):  # noqa: N818 - what a use came to before it was sent
     """Surely not held any more: revoked, expired or lapsed between the claim and the sending. Nothing may run."""
 

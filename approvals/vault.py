@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from approvals.ticket import Asked, StoreUnavailable
+from approvals.ticket import Asked, Unreadable
 
 FORM = b"\x01"
 KEY_ID = 8
@@ -75,17 +75,17 @@ class Vault:
         return FORM + key.id + nonce + key.aead.encrypt(nonce, plain, join("ostiary", ticket_id, column))
 
     def open(self, sealed: bytes, ticket_id: str, column: str) -> bytes:
-        """The reverse. Raises `StoreUnavailable` for what was changed, moved, or sealed by a key that is not here."""
+        """The reverse. Raises `Unreadable` for what was changed, moved, or sealed by a key that is not here."""
         key = self._by_id.get(sealed[1 : 1 + KEY_ID])
         if sealed[:1] != FORM or key is None:
-            raise StoreUnavailable(f"ticket {ticket_id}: {column} is sealed by a key that is not configured")
+            raise Unreadable(f"ticket {ticket_id}: {column} is sealed by a key that is not configured")
         body = 1 + KEY_ID
         try:
             return key.aead.decrypt(
                 sealed[body : body + NONCE], sealed[body + NONCE :], join("ostiary", ticket_id, column)
             )
         except (InvalidTag, ValueError) as fault:
-            raise StoreUnavailable(f"ticket {ticket_id}: {column} was changed in the database") from fault
+            raise Unreadable(f"ticket {ticket_id}: {column} was changed in the database") from fault
 
     def lookups(self, asked: Asked) -> list[str]:
         """The keyed digests under which a ticket of this effect may be filed, the current key's first."""

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import sqlite
 
 from approvals.desk import Terms
 from approvals.ledger import Ledger
+from approvals.printing import sheet
 from approvals.sieve import Sieve, Whose, last_approved
 from approvals.ticket import ActInvalid, MovedOn, NotAllowed, State, TicketUnknown
 from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, bench, effect, person
@@ -195,3 +196,25 @@ async def test_what_the_server_said_of_its_tool_is_shown_and_covered_by_the_dige
     again = await it.desk.act("approve", BOB, ticket_id, seen=shown["digest"])
     assert again["state"] == "approved"
     await it.claimed(effect())  # the digest of the definition decides about a use, not this text
+
+
+@pytest.mark.parametrize("verb", ["approve", "deny", "revoke"])
+async def test_an_act_without_the_right_to_read_tells_nothing_of_the_ticket(it: Bench, verb: str) -> None:
+    """Its answer is the id, the state and what was done; with that right it is the whole ticket."""
+    blind = replace(BOB, scopes=frozenset({"approvals:decide"}))
+    amounts = (1, 2)
+    for who, amount in zip((BOB, blind), amounts, strict=True):
+        asked = effect({"amount": amount, "iban": "canary"})
+        ticket_id = await it.approved(asked) if verb == "revoke" else (await it.held(asked)).ticket.id
+        told = await it.desk.act(verb, who, ticket_id)
+        state = {"approve": "approved", "deny": "denied", "revoke": "revoked"}[verb]
+        assert (told["id"], told["state"]) == (ticket_id, state)
+        if who is blind:
+            assert told == {"id": ticket_id, "state": state, "done": verb}
+            assert sheet(told).splitlines() == [
+                f"id         {ticket_id}",
+                f"state      {state}",
+                f"done       {verb}",
+            ]
+        else:
+            assert told["arguments"] == {"amount": 1, "iban": "canary"}
