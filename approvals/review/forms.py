@@ -26,13 +26,10 @@ class NotFromHere(Exception):  # noqa: N818 - what the browser said of the form
 def check_origin(request: Request, origin: str) -> None:
     """Raises `NotFromHere` unless the browser says that one of our own pages sent this.
 
-    Under `Referrer-Policy: no-referrer` a browser names the origin of a form as `null`; then `Sec-Fetch-Site` has to
-    say it. Whoever says neither is no browser that these pages are for.
+    Every browser names a form's `Origin`; what those that know `Sec-Fetch-Site` say there has to agree.
     """
     sites, origins = request.headers.getlist("sec-fetch-site"), request.headers.getlist("origin")
-    if sites not in ([], ["same-origin"]) or len(origins) > 1:
-        raise NotFromHere
-    if origins != [origin] and not (sites and origins in ([], ["null"])):
+    if origins != [origin] or sites not in ([], ["same-origin"]):
         raise NotFromHere
 
 

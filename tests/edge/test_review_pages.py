@@ -22,7 +22,7 @@ from tests.support.approvals import ALICE, BOB, CAROL, MALLORY, TERMS, Bench, be
 from tests.support.visitors import ByName
 
 ORIGIN = "https://mcp.example"
-FROM_HERE = {"origin": "null", "sec-fetch-site": "same-origin"}
+FROM_HERE = {"origin": ORIGIN, "sec-fetch-site": "same-origin"}
 TOOL = {"title": "Pay", "description": "Moves money.", "annotations": {"destructiveHint": True}}
 PAID = {"server": "bank", "tool": "pay", "arg.amount": "1"}
 PAY = {
@@ -102,7 +102,7 @@ class Site:
         assert "form-action 'self'" in policy
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["cross-origin-opener-policy"] == "same-origin"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
 
@@ -248,6 +248,8 @@ async def test_a_page_without_its_digest_decides_nothing(site: Site) -> None:
     [
         ({}, {"origin": "https://evil.example", "sec_fetch_site": "cross-site"}, 403),
         ({}, {"origin": "null", "sec_fetch_site": ""}, 403),
+        ({}, {"origin": "null"}, 403),
+        ({}, {"origin": ""}, 403),
         ({}, {"origin": "", "sec_fetch_site": ""}, 403),
         ({}, {"origin": ORIGIN, "sec_fetch_site": "same-site"}, 403),
         ({}, {"origin": ORIGIN, "sec_fetch_site": "none"}, 403),
@@ -273,7 +275,7 @@ async def test_a_form_from_elsewhere_does_nothing(
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
     assert (await site.it.desk.show(BOB, ticket_id))["state"] == "pending"
-    for fine in (FROM_HERE, {**FROM_HERE, "origin": ORIGIN}, {"origin": ORIGIN, "sec_fetch_site": ""}):
+    for fine in (FROM_HERE, {"origin": ORIGIN, "sec_fetch_site": ""}):
         another = await site.ticket({"amount": 2, "n": str(fine)})
         sent = {"seen": await site.seen(another)}
         assert (await site.post(f"/review/tickets/{another}/approve", sent, **fine)).status_code == 303
