@@ -1,7 +1,8 @@
 """Where a shadow disagrees with the policy that judges: counted by what was asked, kept small, written to a file.
 
-Nothing of a call but its method and name is kept: no arguments, no claims, no subject. The table is bounded, and what
-a caller makes up can only take the place of what was met longest ago.
+Nothing of a call but its method and name is kept: no arguments, no claims, no subject, and of a name no more than the
+record has: a URI without what may be secret in it, of a task nothing, for its name is its owner's handle. The table
+is bounded, and what a caller makes up can only take the place of what was met longest ago.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from gateway.contract.redaction import printable
+from gateway.contract.redaction import printable, remark
 from policies.shadow import Difference
 from policies.verdict import Verdict
 
@@ -56,15 +57,19 @@ class Group:
         )  # fmt: skip
 
 
-def group_of(difference: Difference) -> Group:
-    """A difference -> a group of its own. A failed candidate's reason is its failure, whose text quotes no input."""
+def group_of(difference: Difference, redact_uri: Callable[[str], str]) -> Group:
+    """A difference -> a group of its own. A failed candidate's reason is its failure, whose text quotes no input.
+
+    `redact_uri`: see `Redactor.uri`.
+    """
     asked = orjson.loads(difference.question)
     request = asked.get("request") or {}
     live, candidate = difference.live, difference.candidate
+    method = str(request.get("method", ""))
     return Group(
         server=printable(str((asked.get("server") or {}).get("name", "")), 64),
-        method=printable(str(request.get("method", "")), 64),
-        name=printable(str(request.get("name") or ""), 128),
+        method=printable(method, 64),
+        name=_shown(method, str(request.get("name") or ""), redact_uri),
         difference=difference.kind,
         live=live.effect.value,
         candidate="none" if candidate is None else candidate.effect.value,
@@ -75,6 +80,12 @@ def group_of(difference: Difference) -> Group:
     )
 
 
+def _shown(method: str, name: str, redact_uri: Callable[[str], str]) -> str:
+    if method.startswith("tasks/"):
+        return ""
+    return remark(redact_uri(name) if method.startswith("resources/") else name, 128)
+
+
 def _reasons(verdict: Verdict) -> list[str]:
     return list(verdict.reasons[:4])
 
@@ -82,9 +93,16 @@ def _reasons(verdict: Verdict) -> list[str]:
 class Disagreements:
     """One worker's table. `count(server, difference)` is the metric; `file` is written by `save`."""
 
-    def __init__(self, file: Path, count: Callable[[str, str], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        file: Path,
+        count: Callable[[str, str], None],
+        redact_uri: Callable[[str], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.file = file
         self._count = count
+        self._redact_uri = redact_uri
         self._clock = clock
         self._groups: OrderedDict[tuple[Any, ...], Group] = OrderedDict()
         self._changed = False
@@ -93,7 +111,7 @@ class Disagreements:
 
     def met(self, difference: Difference) -> None:
         """One more."""
-        found = group_of(difference)
+        found = group_of(difference, self._redact_uri)
         key, now = found.key(), self._clock()
         group = self._groups.setdefault(key, found)
         self._groups.move_to_end(key)

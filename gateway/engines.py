@@ -11,6 +11,7 @@ import structlog
 
 from gateway.config import EmbeddedPolicySettings, OpaPolicySettings, ShadowSettings, TlsSettings
 from gateway.contract.record import admin_record
+from gateway.contract.redaction import Redactor
 from gateway.disagreements import Disagreements, file_of
 from gateway.plan import Plan
 from policies.embedded import EmbeddedPolicy
@@ -41,7 +42,7 @@ async def shadowed(
     if settings is None:
         yield policy, None
         return
-    disagreements = Disagreements(file_of(settings.file, writer), count)
+    disagreements = Disagreements(file_of(settings.file, writer), count, Redactor(plan.audit_keys).uri)
     await asyncio.to_thread(disagreements.forget)
     candidate = make_candidate(plan, settings)
     shadow = Shadow(candidate, disagreements.met, _tell_shadow, sample=settings.sample)

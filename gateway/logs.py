@@ -205,11 +205,31 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 class _Bridge(logging.Handler):
-    """Standard library records -> structlog. Of a message that quotes an exception the first line is enough."""
+    """Standard library records -> structlog: the first line of what is said, with numbers only filled in.
+
+    Others' words are quoted there: an exporter's line tells what its receiver answered, or a request's whole address.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        message = record.getMessage().partition("\n")[0][:500]
+        message = _without_words(record).partition("\n")[0][:500]
         told = describe_error(error) if error else {}
         log = structlog.get_logger()
         (log.error if record.levelno >= logging.ERROR else log.warning)(message, logger=record.name, **told)
+
+
+def _without_words(record: logging.LogRecord) -> str:
+    """The message with its numbers; an exception is its type, and any other value `…`."""
+    given, text = record.args, str(record.msg)
+    try:
+        if isinstance(given, Mapping):
+            return text % {name: _number_or_kind(value) for name, value in given.items()}
+        return text % tuple(map(_number_or_kind, given)) if given else text
+    except (TypeError, ValueError, KeyError):
+        return text
+
+
+def _number_or_kind(value: object) -> object:
+    if isinstance(value, (int, float)):
+        return value
+    return type(value).__name__ if isinstance(value, BaseException) else "…"

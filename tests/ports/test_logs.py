@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -164,6 +165,24 @@ def test_the_standard_librarys_warnings_come_the_same_way(lines: Any) -> None:
     assert (second["event"], second["level"], second["error"]) == ("Task failed", "error", "ValueError")
     assert "canary" not in json.dumps(second)
     assert third["event"] == "ours"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("code: %s, reason: %s", 503, "canary"), "code: 503, reason: …"),
+        (("%s while %s, again in %.2fs", ValueError("canary"), "canary", 1.5), "ValueError while …, again in 1.50s"),
+        (("%(at)s of %(n)d", {"at": "canary", "n": 7}), "… of 7"),
+        (("%d", "canary"), "%d"),
+        (("100% sure",), "100% sure"),
+    ],
+)
+def test_others_libraries_quote_nobody(lines: Any, given: tuple[Any, ...], told: str) -> None:
+    """AUD-02: what a library fills into its message can be a receiver's words, or an address with a secret in it."""
+    with contextlib.suppress(TypeError):  # a captured log formats it, too
+        logging.getLogger("opentelemetry").error(*given)
+    (line,) = lines()
+    assert line["event"] == told
 
 
 def test_an_exceptions_text_is_not_told(lines: Any) -> None:

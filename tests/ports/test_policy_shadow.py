@@ -19,6 +19,7 @@ from gateway.disagreements import MOST, Disagreements, Group, file_of, group_of,
 from policies.embedded import EmbeddedPolicy
 from policies.shadow import DIFFERENCES, LARGEST, WAITING, Difference, Shadow, ShadowedPolicy, tell_apart
 from policies.verdict import ApprovalTerms, Effect, PolicyUnavailable, Verdict
+from tests.contract.walked import REDACTOR
 from tests.ports.test_bundle import write_bundle
 from tests.ports.test_policy import RULES, ask
 from tests.support.processes import eventually
@@ -141,7 +142,8 @@ def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -
     def count(server: str, kind: str) -> None:
         counted[server, kind] += 1
 
-    tables = [Disagreements(file_of(tmp_path / "shadow.jsonl", writer), count, lambda: 7.0) for writer in (0, 1)]
+    uri = REDACTOR.uri
+    tables = [Disagreements(file_of(tmp_path / "shadow.jsonl", writer), count, uri, lambda: 7.0) for writer in (0, 1)]
     for number in range(3 * MOST):
         tables[0].met(difference(f"made up {number}\n\u202e"))
     for _ in range(5):
@@ -169,6 +171,25 @@ def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -
 def test_a_failed_candidate_is_a_group_as_well() -> None:
     """Its failure's text stands where reasons would."""
     live = Verdict(Effect.ALLOW, revision="r1")
-    group = group_of(Difference("failed", b'{"request": {}}', live, None, str(PolicyUnavailable("took longer"))))
+    group = group_of(Difference("failed", b'{"request": {}}', live, None, str(PolicyUnavailable("took longer"))), str)
     assert isinstance(group, Group)
     assert (group.candidate, group.candidate_reasons, group.server) == ("none", ["took longer"], "")
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "shown"),
+    [
+        ("resources/read", f"https://{CANARY}:x@files.example/a?sig={CANARY}#{CANARY}", "https://hmac:"),
+        ("resources/subscribe", f"data:text/plain,{CANARY}", "data:text/plain,hmac:"),
+        ("tasks/get", CANARY, ""),
+        ("tools/call", "read", "read"),
+        ("tools/call", "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlc2lnbmF0dXJl", "[token removed]"),
+    ],
+)
+def test_a_name_tells_no_more_than_the_record(method: str, name: str, shown: str) -> None:
+    """AUD-02: what may be secret in a URI, a task's handle and what looks like a token are in no list and no log."""
+    asked = Difference("failed", orjson.dumps({"request": {"method": method, "name": name}}), ALLOW, None, "")
+    group = group_of(asked, REDACTOR.uri)
+    assert group.name.startswith(shown)
+    assert CANARY not in group.name
+    assert (group.name == "") is (shown == "")
