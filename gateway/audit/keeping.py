@@ -12,11 +12,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -29,6 +30,11 @@ from gateway.contract.record import admin_record
 
 _CLOSE_S: Final = 2.0
 _LOOK_S: Final = 5.0
+_PATIENCE_S: Final = 10.0
+_MOST_HANGING: Final = 2
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class SecondPlace(Protocol):
@@ -69,14 +75,20 @@ class CheckpointFile:
     def __init__(self, file: Path) -> None:
         self._file: Final = file
         self._one: Final = threading.Lock()  # a write whose waiter was cancelled goes on, and comes before the next
+        self._room: Final = threading.Semaphore(_MOST_HANGING)
 
     async def keep(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
         """See the protocol."""
-        return await asyncio.to_thread(self._append, points)
+        if not self._room.acquire(blocking=False):
+            raise OSError("what was written before still hangs")
+        return await _apart(self._append, points)
 
     def _append(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
-        with self._one:
-            return self._append_alone(points)
+        try:
+            with self._one:
+                return self._append_alone(points)
+        finally:
+            self._room.release()
 
     def _append_alone(self, points: Mapping[Checkpoint, bytes]) -> set[Checkpoint]:
         new = not self._file.exists()
@@ -112,6 +124,36 @@ class CheckpointFile:
 
     async def close(self) -> None:
         """See the protocol."""
+
+
+async def _apart(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Do it in a thread of its own, which the process does not wait for at its end: a second place can hang for ever.
+
+    Raises `OSError` where there is no answer within `_PATIENCE_S`.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(outcome: Future[T]) -> None:
+        if not future.done():
+            fault = outcome.exception()
+            future.set_result(outcome.result()) if fault is None else future.set_exception(fault)
+
+    def run() -> None:
+        outcome: Future[T] = Future()
+        try:
+            outcome.set_result(work(*given, **named))
+        except OSError as fault:
+            outcome.set_exception(fault)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="checkpoints", daemon=True).start()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await future
+    except TimeoutError:
+        raise OSError(f"it did not answer within {_PATIENCE_S:g} s") from None
 
 
 class Keeper:
@@ -163,7 +205,7 @@ class Keeper:
             if isinstance(place, CheckpointFile):
                 try:
                     ends = set((await asyncio.to_thread(self._find_ends)).values())
-                    self._kept[name] |= await asyncio.to_thread(place.known, self._key, ends)
+                    self._kept[name] |= await _apart(place.known, self._key, ends)
                 except OSError as error:
                     self._tell(name, error)
         due = 0.0

@@ -256,9 +256,9 @@ def _follows(line: bytes, last: bytes | None) -> bool:
 
 
 def _is_refused(fault: asyncpg.PostgresError) -> bool:
-    """Whether the server said no, rather than went away or came up."""
+    """Whether the server said no, a full disk (53100) included, rather than went away or came up."""
     state = fault.sqlstate or ""
-    return not state.startswith(("08", "57P", "57014", "40", "53"))
+    return not state.startswith(("08", "57P", "57014", "40"))
 
 
 async def close_orphans(url: str) -> list[int]:

@@ -8,6 +8,8 @@ import base64
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -511,3 +513,33 @@ async def test_two_writers_share_the_file_of_checkpoints(file: Path, kept: Path)
     assert {point.writer for point in read_checkpoints(kept)} == {0, 1}
     assert records_of(file)[-1]["act"] == "stopped"
     assert os.access(kept, os.R_OK)
+
+
+HANGS = """
+import asyncio, sys
+from pathlib import Path
+from gateway.audit.keeping import CheckpointFile
+from gateway.contract.chain import Checkpoint
+
+async def main():
+    place, point = CheckpointFile(Path(sys.argv[1])), Checkpoint(0, 1, "0" * 64)
+    for _ in range(4):
+        try:
+            async with asyncio.timeout(0.2):
+                await place.keep({point: b"line"})
+        except OSError as fault:
+            print(type(fault).__name__, fault)
+
+asyncio.run(main())
+"""
+
+
+def test_a_second_place_that_hangs_holds_up_no_end(tmp_path: Path) -> None:
+    """A disk that never answers (here a pipe that nobody reads) costs two threads and no exit."""
+    os.mkfifo(tmp_path / "kept")
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS, str(tmp_path / "kept")], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "TimeoutError ", "TimeoutError ", *["OSError what was written before still hangs"] * 2
+    ]  # fmt: skip

@@ -263,6 +263,27 @@ async def test_a_read_only_database_refuses_and_comes_back(shared: TableRoom) ->
     assert decided(shared) == ["01", "04"]
 
 
+async def test_a_full_disk_of_the_database_is_told_in_its_words(shared: TableRoom) -> None:
+    """AUD-07: what has no room (class 53) is refused at once and named, and written once there is room again."""
+    sink = await opened(shared, deadline_s=1.5)
+    await sink.append(decision(1))
+    shared.server.sql(
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION"
+        " ''could not extend file: No space left on device'' USING ERRCODE = ''disk_full''; END';"
+        " CREATE TRIGGER full_disk BEFORE INSERT ON ostiary_audit FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+        shared.database,
+    )
+    await refused(sink, 2)
+    assert "53100: could not extend file: No space left on device" in sink.fault
+    shared.server.sql("DROP TRIGGER full_disk ON ostiary_audit", shared.database)
+    await until(sink)
+    await sink.append(decision(3))
+    await sink.close()
+    assert decided(shared) == ["01", "03"]
+    told = [one for one in records(shared) if one.get("act") == "audit_unavailable"]
+    assert "53100" in told[0]["facts"]["why"]
+
+
 async def test_a_lost_answer_is_no_second_record(shared: TableRoom) -> None:
     """Connections cut again and again, in the middle of commits: every record is there once, in one chain."""
     sink = await opened(shared)
