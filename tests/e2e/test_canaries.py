@@ -66,7 +66,7 @@ WITNESSES: Mapping[str, str] = {
     "caller": "decision",
     "explain": "0af7651916cd43dd8448eb211c80319c",
     "server": '"method":"tools/call"',
-    "log": "checkpoint_not_kept",
+    "log": "refusal",
     "metrics": 'server="bank"',
     "checkpoint": '"head":',
     "shadow": '"name":"write"',
@@ -596,7 +596,11 @@ async def test_no_canary_sings_where_it_must_not(kept: str, tmp_path: Path, requ
         await held(scene, http)
         await looks(scene, http)
         await commands(scene)
-        first = {"decision": scene.decisions["read"], "ticket": scene.tickets[0]}
+        first = {
+            "decision": scene.decisions["read"],
+            "refusal": scene.decisions["absent"],
+            "ticket": scene.tickets[0],
+        }
         needed = {sink: first.get(word, word).encode() for sink, word in WITNESSES.items()}
 
         def told() -> bool:
