@@ -167,7 +167,7 @@ def _house(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             allowed_hosts=["gw.example.com"],
             sign_in={"issuer": away, "client_id": "rows"},
         )
-        house = House(stage, stack, behind)
+        house = House(stage, stack, behind, away=away)
         house.secrets.add(key.encode())
         house.second.write(folder / "second.json")
         with served(stage, stack), house.http:

@@ -141,7 +141,10 @@ def is_own(seen: Seen) -> bool:
 
 @dataclass
 class House:
-    """One gateway with its servers. `secrets` is everything planted that must show up nowhere."""
+    """One gateway with its servers. `secrets` is everything planted that must show up nowhere.
+
+    `away` is the issuer that people would sign in at, and that nobody reaches.
+    """
 
     stage: Stage
     stack: Stack
@@ -149,6 +152,7 @@ class House:
     secrets: set[bytes] = field(default_factory=set)
     second: Issuer = field(default_factory=lambda: Issuer(SECOND, [signing_key(number=9)]))
     audit_folder: Path | None = None
+    away: str = ""
     http: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=PATIENCE_S))
     _tokens: dict[tuple[str, ...], str] = field(default_factory=dict)
     _read: dict[Path, int] = field(default_factory=dict)

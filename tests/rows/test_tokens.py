@@ -81,7 +81,8 @@ def test_metadata_comes_from_configuration_alone(house: House, server: str) -> N
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     document = answer.json()
     assert document["resource"] == house.stack.endpoint(server)
-    known = [house.stack.issuer.name] if server == "plain" else [house.stack.issuer.name, SECOND]
+    own = house.stack.issuer.name
+    known = [own] if server == "plain" else sorted([own, SECOND, house.away])
     assert document["authorization_servers"] == known
     assert document["scopes_supported"] == ["mcp:use"]
     assert document["bearer_methods_supported"] == ["header"]
