@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Select, and_, case, false, func, or_, select
+from sqlalchemy import Select, and_, case, exists, false, func, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person, entries_of
 from approvals.filed import Filed
 from approvals.opening import Opening
 from approvals.outbox import expiring
-from approvals.schema import eligible, tickets, uses
+from approvals.schema import decisions, eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import GRANTS, MOST_GRANTS, OF_EFFECT, STALLED, SUMMARY, is_overdue, is_readable_by
 from approvals.ticket import OPEN_RUNS, Asked, Standing, State, StoreUnavailable, Ticket
@@ -58,6 +58,13 @@ class Finding(Opening):
                 raise StoreUnavailable(f"ticket {row.id} is no grant of this tool")
             filed.append(self._filed(row, bond, None, said=said.get(row.id, ())))
         return filed
+
+    async def is_taken_back(self, asked: Asked, now: float) -> bool:
+        """Whether a person revoked an approval of exactly this call whose time is not over: no grant covers it."""
+        said = exists().where(decisions.c.ticket_id == tickets.c.id, decisions.c.verb == "revoke")
+        query = select(tickets.c.id).where(tickets.c.lookup.in_(self._vault.lookups(asked)), said)
+        query = query.where(tickets.c.state == State.REVOKED, tickets.c.expires_at > now).limit(1)
+        return (await self.connection.execute(query)).first() is not None
 
     async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
         """The bookkeeping of the ticket that this use belongs to (`decided`: with who approved it), or None."""

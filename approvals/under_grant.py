@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from approvals.approvers import read_terms
 from approvals.counter import JOURNAL_S
+from approvals.filed import Filed
 from approvals.going_on import GoingOn
 from approvals.granting import find_grant
+from approvals.ledger import Ledger
 from approvals.running import End
 from approvals.taking import ATTEMPTS, Settled
 from approvals.ticket import Covers, Granted, StoreUnavailable, Unapprovable
@@ -39,7 +41,11 @@ class UnderGrant(GoingOn):
                 return None
             return replace(today, terms=granted.terms, mask=granted.mask, approvers=approvers, now=self._clock())
 
-        grants = await self._store.read(lambda ledger: ledger.grants(today.asked))
+        async def look(ledger: Ledger) -> list[Filed]:
+            grants = await ledger.grants(today.asked)
+            return [] if grants and await ledger.is_taken_back(today.asked, self._clock()) else grants
+
+        grants = await self._store.read(look)
         return await find_grant(grants, covers, today_for) if grants else None
 
     async def _use_grant(self, today: Today, step: Step) -> Settled | None:

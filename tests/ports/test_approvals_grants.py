@@ -219,6 +219,41 @@ async def test_a_ticket_of_the_very_call_comes_first(it: Bench) -> None:
     assert await run(it, pay(3)) == grant
 
 
+async def test_a_revoked_approval_of_the_very_call_takes_it_out_of_the_grant(it: Bench) -> None:
+    """Until that ticket's end a person is asked again; a withdrawal, and other calls, leave the grant as it is."""
+    grant = await granted(it)
+    revoked = await it.approved(pay(1))
+    await it.desk.act("revoke", BOB, revoked)
+    held = await call(it, pay(1))
+    assert isinstance(held, Held)
+    assert (held.why, held.ticket.asked.is_grant) == ("pending", False)
+    assert held.ticket.id != revoked
+    assert await run(it, pay(2)) == grant
+    withdrawn = await it.approved(pay(3))
+    await it.desk.act("withdraw", ALICE, withdrawn)
+    assert await run(it, pay(3)) == grant
+    await it.desk.act("withdraw", ALICE, held.ticket.id)
+    held = await call(it, pay(1))
+    assert isinstance(held, Held)
+    assert held.why == "pending"
+
+
+async def test_a_revocation_in_the_last_moment_holds(it: Bench) -> None:
+    """A person who takes the very call's approval back while its grant is being looked at is heard."""
+    await granted(it)
+    asked = pay(2)
+
+    async def covers(vary: Mapping[str, Any]) -> Granted | None:
+        if "revoke" not in it.journal.verbs:
+            await it.desk.act("revoke", BOB, await it.approved(asked))
+        return await by_policy(asked)(vary)
+
+    held = await it.settle(asked, covers=covers)
+    assert isinstance(held, Held)
+    assert held.why == "pending"
+    assert "claim" not in it.journal.verbs
+
+
 async def test_a_denial_in_the_last_moment_holds(it: Bench) -> None:
     """A person who says no to the very call while its grant is being looked at is heard."""
     await granted(it)
@@ -253,8 +288,12 @@ async def test_a_call_that_waited_for_its_own_ticket_does_not_end_under_a_grant(
     assert (told.ticket.id, told.why) == (own, why)
     assert (await it.desk.show(ALICE, grant))["uses_left"] == 5
     anew = await call(it, asked, replace(FIVE, ttl_s=10_000))
-    assert isinstance(anew, Claimed)
-    assert anew.ticket_id == grant
+    if end == "revoke":  # a person said "not this call"
+        assert isinstance(anew, Held)
+        assert (anew.why, anew.ticket.asked.is_grant) == ("pending", False)
+    else:
+        assert isinstance(anew, Claimed)
+        assert anew.ticket_id == grant
 
 
 async def test_one_at_a_time(it: Bench) -> None:
