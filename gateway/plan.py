@@ -6,8 +6,10 @@ name, before a file is locked or a server is asked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.audit.checkpoints import SigningKey
 from gateway.config import ConfigError, OpaPolicySettings, Settings, SignInClient
@@ -134,12 +136,18 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
     return tuple(made.values())
 
 
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A header's name (RFC 9110, 5.6.2)."""
+
+
 def _audit_headers(settings: Settings) -> dict[str, str]:
     """`NAME=VALUE` pairs, separated by commas."""
     if not (variable := settings.audit.otlp.headers_env):
         return {}
     parts = [part.partition("=") for part in settings.secret(variable, "audit.otlp.headers_env").split(",")]
-    if not all(name.strip().isascii() and name.strip() and value.strip().isprintable() for name, _, value in parts):
+    if not all(
+        _TOKEN.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable() for name, _, value in parts
+    ):
         raise ConfigError(f"audit.otlp.headers_env: {variable} does not hold NAME=VALUE, separated by commas")
     return {name.strip(): value.strip() for name, _, value in parts}
 

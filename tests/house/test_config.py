@@ -250,6 +250,23 @@ def test_files_go_only_where_checkpoints_are_kept(tmp_path: Path, monkeypatch: p
     build_with(keep_s=60, rotate_s=60, checkpoints={"file": "kept"})
 
 
+@pytest.mark.parametrize("headers", ["x-key=k\u20acy", "x key=secret", "=secret", "x-key=sec\nret"])
+def test_headers_that_could_not_be_sent_stop_the_start(
+    headers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`audit.otlp.headers_env`: told by its name, never quoted; a good one is taken."""
+    for number, name in enumerate(("OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS")):
+        monkeypatch.setenv(name, base64.urlsafe_b64encode(bytes([number]) * 32).decode())
+    otlp = {"endpoint": "https://otel.example.com/v1/logs", "headers_env": "OTLP_HEADERS"}
+    settings = load(tmp_path, document() | {"audit": {"file": "a", "otlp": otlp}})
+    monkeypatch.setenv("OTLP_HEADERS", "x-key=good, other=Bearer a=b")
+    assert build(settings)._plan.audit_headers == {"x-key": "good", "other": "Bearer a=b"}
+    monkeypatch.setenv("OTLP_HEADERS", headers)
+    with pytest.raises(ConfigError, match=r"audit\.otlp\.headers_env: OTLP_HEADERS does not hold") as told:
+        build(settings)
+    assert "secret" not in str(told.value)
+
+
 def test_the_record_and_the_seals_share_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is given the audit's key to compare values must not hold the tickets' and states' key with it."""
     one, other = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
