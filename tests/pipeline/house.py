@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from approvals.approvers import Person
 from approvals.desk import Desk
 from approvals.shelf import Shelf
 from approvals.store import Store
@@ -201,16 +202,16 @@ class InnerHouse:
         reply = await self.serve(self.ask(*asked, **more))
         return reply.status, orjson.loads(reply.body)
 
-    async def approve(self, asked: Asked) -> str:
+    async def approve(self, asked: Asked, by: Person = BOB) -> str:
         """Have a call held and approved -> the ticket's id."""
         answer = orjson.loads((await self.serve(asked)).body)
         held = answer["error"]["data"]["ticket"]["id"] if "error" in answer else self.sink.records[-1]["ticket"]
-        await self.desk.act("approve", BOB, held)
+        await self.desk.act("approve", by, held)
         return str(held)
 
-    async def ticket(self, ticket_id: str) -> dict[str, Any]:
+    async def ticket(self, ticket_id: str, by: Person = BOB) -> dict[str, Any]:
         """The ticket as its approver sees it."""
-        return await self.desk.show(BOB, ticket_id)
+        return await self.desk.show(by, ticket_id)
 
     @asynccontextmanager
     async def store_is_busy(self) -> AsyncIterator[None]:

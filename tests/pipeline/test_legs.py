@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from approvals.approvers import Person
 from approvals.ticket import Transition
 from gateway.audit.port import AuditUnavailable
 from gateway.contract.passage import Reply
@@ -103,9 +104,9 @@ async def begun(house: InnerHouse, **arguments: Any) -> tuple[str, str]:
     return ticket, await state_of(house, first(house, **arguments))
 
 
-async def runs(house: InnerHouse, ticket: str) -> list[str]:
+async def runs(house: InnerHouse, ticket: str, by: Person = BOB) -> list[str]:
     """The outcomes of a ticket's uses."""
-    return [run["state"] for run in (await house.ticket(ticket))["runs"]]
+    return [run["state"] for run in (await house.ticket(ticket, by))["runs"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -340,13 +341,14 @@ async def test_an_approval_belongs_to_the_tenant_that_it_was_given_in(tmp_path: 
             params = {"name": "pay", "arguments": {}, **more}
             return house.request(message(meta=ELICITS, params=params), tenant=tenant)
 
-        ticket = await house.approve(ask("acme"))
-        assert (await house.ticket(ticket))["requester"]["tenant"] == "acme"
+        colleague = replace(BOB, tenant="acme")
+        ticket = await house.approve(ask("acme"), colleague)
+        assert (await house.ticket(ticket, colleague))["requester"]["tenant"] == "acme"
         assert (await refused(house, ask("globex")))[:2] == (403, 40303)
         state = await state_of(house, ask("acme"))
         going_on = {"requestState": state, "inputResponses": YES}
         assert (await refused(house, ask("globex", **going_on)))[:2] == (400, -32602)
-        assert await runs(house, ticket) == ["waiting"]
+        assert await runs(house, ticket, colleague) == ["waiting"]
         assert (await house.serve(ask("acme", **going_on))).status == 200
 
 

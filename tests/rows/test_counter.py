@@ -20,9 +20,9 @@ _numbers = itertools.count(1)
     [
         ("alice", "", "approve", 403, Refusal.POLICY_DENIED, "own_request"),
         ("alice", "", "deny", 403, Refusal.POLICY_DENIED, "own_request"),
-        ("carol", "", "approve", 404, Refusal.APPROVAL_REFUSED, "not_found"),
+        ("carol", "", "approve", 404, Refusal.APPROVAL_REFUSED, "not_found: not_theirs: approver_nowhere"),
         ("bob", "approvals:read", "approve", 403, Refusal.SCOPE_INSUFFICIENT, "insufficient_scope"),
-        ("bob", "", "revoke", 409, Refusal.APPROVAL_REFUSED, "moved_on"),
+        ("bob", "", "revoke", 409, Refusal.APPROVAL_REFUSED, "moved_on: pending"),
     ],
 )
 def test_an_act_that_was_refused_is_one_record(  # noqa: PLR0917 - the columns of the table
