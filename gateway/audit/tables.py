@@ -38,6 +38,13 @@ CREATE TABLE ostiary_audit_version (version integer NOT NULL);
 INSERT INTO ostiary_audit_version VALUES (1);
 """
 
+# By a look at the catalogue's rows: `to_regclass` may answer from what this connection remembers, and so not see
+# tables that another writer made while this one waited for its lock.
+_IS_THERE: Final = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_tables
+    WHERE tablename = 'ostiary_audit_version' AND schemaname = ANY (current_schemas(false)))
+"""
+
 
 async def connect(url: str, timeout_s: float) -> asyncpg.Connection:
     """A connection whose commits are durable when they are acknowledged. Raises `FAULTS`, `AuditUnavailable`."""
@@ -72,7 +79,7 @@ async def make_tables(connection: asyncpg.Connection) -> None:
 
 
 async def _version(connection: asyncpg.Connection) -> int | None:
-    if await connection.fetchval("SELECT to_regclass('ostiary_audit_version')") is None:
+    if not await connection.fetchval(_IS_THERE):
         return None
     found: int | None = await connection.fetchval("SELECT max(version) FROM ostiary_audit_version")
     return found

@@ -19,6 +19,7 @@ from gateway.audit.place import Place
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.postgres import PostgresSettings, PostgresSink, close_orphans
 from gateway.audit.segments import slot_path
+from gateway.audit.tables import LOCKS, VERSION, connect, make_tables
 from gateway.contract.chain import verify_chain
 from tests.ports.test_audit import decision, outcome, refusal
 from tests.support.postgres import Postgres
@@ -464,3 +465,32 @@ async def test_a_database_without_a_record_is_2(postgres: Postgres) -> None:
     result = await ask(room, "verify")
     assert (result.exit_code, "there is no record" in result.stderr) == (2, True)
     assert postgres.password not in result.stderr
+
+
+WAITS = """
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+async def test_tables_that_another_writer_makes_meanwhile_are_found(postgres: Postgres) -> None:
+    """Writers that start together on an empty database make its tables once, and whoever waited goes on with them."""
+    url = postgres.create()
+    first, second, watch = [await connect(url, 10) for _ in range(3)]
+    waiting: asyncio.Task[None] | None = None
+    try:
+        async with first.transaction():
+            await first.execute("SELECT pg_advisory_xact_lock($1, -1)", LOCKS)
+            waiting = asyncio.create_task(make_tables(second))
+            async with asyncio.timeout(30):
+                while not await watch.fetchval(WAITS):  # noqa: ASYNC110 - what another process knows is asked for
+                    await asyncio.sleep(0.01)
+            await make_tables(first)
+        async with asyncio.timeout(30):
+            await waiting
+        assert await second.fetchval("SELECT max(version) FROM ostiary_audit_version") == VERSION
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+        for connection in (first, second, watch):
+            connection.terminate()
