@@ -19,6 +19,7 @@ from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
 from gateway.logs import RequestLog, describe_error
+from policies.around import Around
 from policies.port import Policy
 from policies.verdict import PolicyUnavailable, Verdict
 
@@ -80,25 +81,14 @@ class ShadowFigures(Protocol):
     dropped: int
 
 
-class CountedPolicy:
+class CountedPolicy(Around):
     """A policy whose questions are counted, answered or not: what the corridor is given (`policies.port.Policy`)."""
 
     def __init__(self, policy: Policy, telemetry: Telemetry) -> None:
-        self._policy = policy
+        super().__init__(policy)
         self._asked = telemetry.policy_evaluations
         self._failed = telemetry.policy_failures
-        self.start, self.close = policy.start, policy.close
         self.seconds = 0.0
-
-    @property
-    def revision(self) -> str:
-        """See the port."""
-        return self._policy.revision
-
-    @property
-    def ready(self) -> bool:
-        """See the port."""
-        return self._policy.ready
 
     async def judge(self, question: bytes) -> Verdict:
         """See the port."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from policies.around import Around
 from policies.port import Engine, Policy
 from policies.verdict import Effect, PolicyUnavailable, Verdict
 
@@ -140,23 +141,12 @@ class Shadow:
                 self._differs(Difference(kind, question, live, found))
 
 
-class ShadowedPolicy:
+class ShadowedPolicy(Around):
     """`policies.port.Policy`: the one that judges, whose verdicts a shadow gets to see."""
 
     def __init__(self, policy: Policy, shadow: Shadow) -> None:
-        self._policy = policy
+        super().__init__(policy)
         self._shadow = shadow
-        self.start, self.close = policy.start, policy.close
-
-    @property
-    def revision(self) -> str:
-        """See the port."""
-        return self._policy.revision
-
-    @property
-    def ready(self) -> bool:
-        """See the port."""
-        return self._policy.ready
 
     async def judge(self, question: bytes) -> Verdict:
         """See the port."""

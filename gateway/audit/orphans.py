@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from gateway.audit.commits import GroupCommit
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.query import read_record
@@ -26,10 +28,19 @@ async def close_orphans(file: Path) -> list[int]:
 
     Raises `AuditUnavailable` where a chain can't be continued; the others have been looked after by then.
     """
+    unfinished = await asyncio.to_thread(_find_unfinished, file)
+    return await end_orderly(unfinished, lambda writer: JsonlSink(JsonlSettings(file, writer=writer)))
+
+
+async def end_orderly(writers: Iterable[int], sink_of: Callable[[int], GroupCommit]) -> list[int]:
+    """Continue each writer's chain to an orderly end, but for those at work -> the writers that were ended.
+
+    Raises `AuditUnavailable` where a chain can't be continued; the others have been looked after by then.
+    """
     closed: list[int] = []
     faults: list[str] = []
-    for writer in await asyncio.to_thread(_find_unfinished, file):
-        sink = JsonlSink(JsonlSettings(file, writer=writer))
+    for writer in writers:
+        sink = sink_of(writer)
         try:
             await sink.start()
         except SlotTaken:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import asyncpg
 
 from gateway.audit.commits import Bounds, GroupCommit
+from gateway.audit.orphans import end_orderly
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.resuming import MARKS, Left, state_before
 from gateway.audit.slot import MAX_WRITERS, SlotTaken
@@ -274,18 +275,5 @@ async def close_orphans(url: str) -> list[int]:
             await connection.close(timeout=2)
     except FAULTS as fault:
         raise AuditUnavailable(f"{name_of(url)}: {explain(fault)}") from fault
-    closed, faults = [], []
-    for row in rows[:64]:
-        sink = PostgresSink(PostgresSettings(url, writer=row["writer"]))
-        try:
-            await sink.start()
-        except SlotTaken:
-            continue  # at work
-        except AuditUnavailable as fault:
-            faults.append(str(fault))
-            continue
-        await sink.close()
-        closed.append(row["writer"])
-    if faults:
-        raise AuditUnavailable("; ".join(faults))
-    return closed
+    claimed = [row["writer"] for row in rows[:64]]
+    return await end_orderly(claimed, lambda writer: PostgresSink(PostgresSettings(url, writer=writer)))

@@ -31,6 +31,7 @@ from gateway.pipeline import Corridor
 from gateway.seals import Seals
 from gateway.streams import Streams
 from gateway.tokens import Tokens
+from policies.around import Around
 from policies.port import Engine, Policy
 from policies.verdict import Verdict
 
@@ -78,23 +79,12 @@ class Claimed:
         return self.identity
 
 
-class Overheard:
+class Overheard(Around):
     """The policy, whose last question and verdict are kept to be shown."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.start, self.close = policy.start, policy.close
+        super().__init__(policy)
         self.question = b""
-
-    @property
-    def revision(self) -> str:
-        """See the port."""
-        return self._policy.revision
-
-    @property
-    def ready(self) -> bool:
-        """See the port."""
-        return self._policy.ready
 
     async def judge(self, question: bytes) -> Verdict:
         """See the port."""
