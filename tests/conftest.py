@@ -58,11 +58,31 @@ def postgres() -> Iterator[Postgres]:
         server.remove()
 
 
+def built_program(name: str) -> Path:
+    """A tool that Go builds: `.tools/NAME` of this checkout, or the one on the PATH; else the test is skipped."""
+    built = Path(__file__).parent.parent / ".tools" / name
+    found = built if built.exists() else Path(shutil.which(name) or "")
+    if not found.is_file():
+        pytest.skip(f"{name} is not here: (cd tests/tools/{name} && GOBIN=$PWD/../../../.tools go install tool)")
+    return found
+
+
 @pytest.fixture(scope="session")
 def opa_program() -> Path:
-    """The real OPA: `.tools/opa` of this checkout, or the one on the PATH."""
-    built = Path(__file__).parent.parent / ".tools" / "opa"
-    found = built if built.exists() else Path(shutil.which("opa") or "")
-    if not found.is_file():
-        pytest.skip("OPA is not on this machine: (cd tests/tools/opa && GOBIN=$PWD/../../../.tools go install tool)")
-    return found
+    """The real OPA."""
+    return built_program("opa")
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    """The real Helm."""
+    return built_program("helm")
+
+
+@pytest.fixture(scope="session")
+def prometheus_program() -> Path:
+    """The real Prometheus, Debian's `prometheus`; `promtool` lies beside it."""
+    found = shutil.which("prometheus")
+    if found is None or shutil.which("promtool") is None:
+        pytest.skip("Prometheus is not here: apt-get install --no-install-recommends prometheus")
+    return Path(found)
