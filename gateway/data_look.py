@@ -1,4 +1,4 @@
-"""`ostiary check` on the policy's data and the approvals' database: what could never match; its revision.
+"""`ostiary check` on the policy's data and on both databases: what could never match; what the tables are.
 
 Nothing is changed: the database is read only where it is there, servers are asked only where that is wanted.
 """
@@ -16,6 +16,8 @@ import orjson
 from approvals.database import migrate
 from approvals.revisions import RevisionRefused, newest
 from approvals.ticket import StoreUnavailable
+from gateway.audit.port import AuditUnavailable
+from gateway.audit.tables import FAULTS, explain, look_at_tables
 from gateway.config import EmbeddedPolicySettings, Settings
 from gateway.dead_rules import find_unmatched, find_unoffered, find_wrong
 from gateway.finding import Finding
@@ -91,6 +93,22 @@ async def look_at_database(settings: Settings) -> list[Finding]:
     if settings.approvals.migrate:
         return [Finding("approvals", True, f"{has}: the next start brings it there")]
     return [Finding("approvals", False, has, mend="run `ostiary approvals migrate`")]
+
+
+async def look_at_record(settings: Settings) -> list[Finding]:
+    """The record's tables, where it is in PostgreSQL; read, and nothing else."""
+    if (url := settings.audit_database_url) is None:
+        return []
+    try:
+        tables = await look_at_tables(url)
+    except AuditUnavailable as error:
+        return [Finding("audit", False, f"audit.database: {error}")]
+    except FAULTS as fault:
+        return [Finding("audit", False, f"audit.database: {explain(fault)}", asked=False)]
+    if not tables.made:
+        return [Finding("audit", True, "audit.database: has no tables yet: the first start makes them")]
+    owned = "; this role owns the tables, and could switch off what keeps them from being changed"
+    return [Finding("audit", True, f"audit.database: the record only grows{owned if tables.owned else ''}")]
 
 
 def _read(settings: Settings) -> tuple[Path, Any] | None:

@@ -33,7 +33,10 @@ LARGEST_FILE: Final = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Group:
-    """Calls that the candidate would have treated otherwise in the same way. Times are seconds since 1970."""
+    """Calls that the candidate would have treated otherwise in the same way. Times are seconds since 1970.
+
+    `decision` is the id of the last one, for `ostiary explain`.
+    """
 
     server: str
     method: str
@@ -48,6 +51,7 @@ class Group:
     count: int = 0
     first: float = 0.0
     last: float = 0.0
+    decision: str = ""
 
     def key(self) -> tuple[Any, ...]:
         """What makes two differences one."""
@@ -77,6 +81,7 @@ def group_of(difference: Difference, redact_uri: Callable[[str], str]) -> Group:
         candidate_reasons=[printable(difference.why, 200)] if candidate is None else _reasons(candidate),
         live_revision=live.revision,
         candidate_revision="" if candidate is None else candidate.revision,
+        decision=difference.decision,
     )
 
 
@@ -117,7 +122,7 @@ class Disagreements:
         self._groups.move_to_end(key)
         group.count += 1
         group.first = group.first or now
-        group.last = now
+        group.last, group.decision = now, found.decision
         self._changed = True
         while len(self._groups) > MOST:
             self._groups.popitem(last=False)
@@ -171,7 +176,9 @@ def read_all(file: Path) -> list[Group]:
         known = groups.setdefault(one.key(), one)
         if known is not one:
             known.count += one.count
-            known.first, known.last = min(known.first, one.first), max(known.last, one.last)
+            known.first = min(known.first, one.first)
+            if one.last > known.last:
+                known.last, known.decision = one.last, one.decision
     return sorted(groups.values(), key=lambda group: -group.count)
 
 

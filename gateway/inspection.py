@@ -18,8 +18,8 @@ import orjson
 
 from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.contract.pins import PinsUnreadable, State
-from gateway.data_look import ask_servers, look_at_data, look_at_database, tell_unasked
-from gateway.engines import make_engine, name_setting
+from gateway.data_look import ask_servers, look_at_data, look_at_database, look_at_record, tell_unasked
+from gateway.engines import make_candidate, make_engine
 from gateway.finding import Finding
 from gateway.lobbies import pin_lobby
 from gateway.logs import set_up_logs
@@ -52,6 +52,7 @@ def inspect(settings: Settings, as_json: bool, *, live: bool = False) -> int:
             *look_at_data(settings),
             *(asyncio.run(ask_servers(plan)) if live else tell_unasked(settings)),
             *asyncio.run(look_at_database(settings)),
+            *asyncio.run(look_at_record(settings)),
             *asyncio.run(look(plan, settings)),
             *(Finding("sign-in", *told) for told in asyncio.run(try_sign_in(plan.sign_in))),
             *asyncio.run(look_at_pins(plan, settings)),
@@ -90,31 +91,31 @@ def look_for_folders(settings: Settings) -> list[Finding]:
 
 
 def look_for_trust(settings: Settings) -> list[Finding]:
-    """A database elsewhere whose certificate nobody looks at: told, for the way to it may be one's own."""
-    url = urlsplit(settings.database_url)
-    host = url.netloc.rpartition("@")[2].rpartition(":")[0] or url.netloc.rpartition("@")[2]
-    mode = parse_qs(url.query).get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[-1]
-    near = url.scheme == "sqlite" or host in ("", "localhost", "127.0.0.1", "[::1]")
-    if near or mode in ("verify-full", "verify-ca"):
-        return []
+    """Databases elsewhere whose certificate nobody looks at: told, for the way to them may be one's own."""
+    asked = {"approvals": settings.database_url, "audit": settings.audit_database_url or ""}
+    modes = {what: _mode_afar(url) for what, url in asked.items()}
     return [
-        Finding("approvals", True, f"approvals.database: sslmode={mode} does not look at the server's certificate")
+        Finding(what, True, f"{what}.database: sslmode={mode} does not look at the server's certificate")
+        for what, mode in modes.items()
+        if mode not in ("", "verify-full", "verify-ca")
     ]
+
+
+def _mode_afar(text: str) -> str:
+    """The `sslmode` with which a PostgreSQL elsewhere is reached; "" for what is on this machine."""
+    url = urlsplit(text)
+    host = url.netloc.rpartition("@")[2].rpartition(":")[0] or url.netloc.rpartition("@")[2]
+    if not url.scheme.startswith("postgres") or host in ("", "localhost", "127.0.0.1", "[::1]"):
+        return ""
+    return parse_qs(url.query).get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[-1]
 
 
 async def look(plan: Plan, settings: Settings) -> list[Finding]:
     """Open and close the rooms that can be opened without changing anything."""
-    found: list[Finding] = []
-    policy = make_engine(plan)
-    try:
-        await policy.start()
-        found.append(_engine_of(policy))
-        if isinstance(settings.policy, EmbeddedPolicySettings):
-            found.append(await asyncio.to_thread(run_bundle_tests, settings.policy.path))
-    except PolicyUnavailable as error:
-        found.append(Finding("policy", False, name_setting(settings.policy, error)))
-    finally:
-        await policy.close()
+    bundle = settings.policy.path if isinstance(settings.policy, EmbeddedPolicySettings) else None
+    found = await look_at_engine("policy", make_engine(plan), bundle)
+    if (shadow := settings.policy.shadow) is not None:
+        found += await look_at_engine("shadow", make_candidate(plan, shadow), shadow.path)
     if settings.approvals.local_approve:
         found.append(
             Finding("approvals", True, "approvals.local_approve: an administrator of this machine may approve")
@@ -137,13 +138,29 @@ async def look(plan: Plan, settings: Settings) -> list[Finding]:
     return found
 
 
-def _engine_of(policy: Engine) -> Finding:
+async def look_at_engine(what: str, engine: Engine, bundle: Path | None) -> list[Finding]:
+    """An engine, the one that judges or the candidate, started and ended; its bundle's tests where it has one."""
+    key = "policy" if what == "policy" else "policy.shadow"
+    try:
+        await engine.start()
+        found = [_engine_of(what, engine, key)]
+        if bundle is not None:
+            found.append(await asyncio.to_thread(run_bundle_tests, bundle, f"{what} tests"))
+    except PolicyUnavailable as error:
+        told = str(error) if bundle is None else f"{key}.path: {error}"
+        return [Finding(what, False, told)]
+    finally:
+        await engine.close()
+    return found
+
+
+def _engine_of(what: str, engine: Engine, key: str) -> Finding:
     """How the engine is, started as it was a moment ago."""
-    if not policy.ready:
-        return Finding("policy", False, f"policy.url: {policy.why}")
-    if policy.revision == UNVERSIONED:
-        return Finding("policy", True, "OPA names no revision: no record tells which policy judged")
-    return Finding("policy", True, f"revision {policy.revision}")
+    if not engine.ready:
+        return Finding(what, False, f"{key}.url: {engine.why}")
+    if engine.revision == UNVERSIONED:
+        return Finding(what, True, "OPA names no revision: no record tells which policy judged")
+    return Finding(what, True, f"revision {engine.revision}")
 
 
 async def look_at_pins(plan: Plan, settings: Settings) -> list[Finding]:
@@ -173,8 +190,8 @@ def _pins_of(shelf: Shelf) -> Finding:
     return Finding("pins", not nothing and not tools[State.GONE], f"{shelf.server} ({shelf.mode}): {'; '.join(told)}")
 
 
-def run_bundle_tests(path: Path) -> Finding:
+def run_bundle_tests(path: Path, what: str = "policy tests") -> Finding:
     """The bundle's own Rego tests, as a finding of `ostiary check`. Raises `PolicyUnavailable`."""
     outcomes = run_tests(path)
     failed = [f"{one.name}: {one.why}" for one in outcomes if not one.passed]
-    return Finding("policy tests", not failed, "; ".join(failed) or f"{len(outcomes)} passed")
+    return Finding(what, not failed, "; ".join(failed) or f"{len(outcomes)} passed")

@@ -54,6 +54,7 @@ from gateway.seals import Seals
 from gateway.tokens import Tokens
 from gateway.upstream.port import UpstreamFault
 from policies.port import Policy
+from policies.shadow import DECISION
 from policies.verdict import Effect, Verdict
 
 DEFINITION_FRESH_S = 5.0
@@ -109,7 +110,8 @@ class Corridor:
 
     def open_passage(self, server: Server | None) -> Passage:
         """A new request's empty record, under an id that its reply, its records and `explain` share."""
-        return Passage(secrets.token_hex(16), self.clock(), time.perf_counter(), server=server)
+        DECISION.set(decision_id := secrets.token_hex(16))
+        return Passage(decision_id, self.clock(), time.perf_counter(), server=server)
 
     async def walk(self, arrival: Arrival, passage: Passage) -> Admitted:
         """Every room before the forwarding, in order. Raises `Refused` or a leaf room's own word."""

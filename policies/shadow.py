@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,9 @@ _MEMBERS = ("scopes", "approval", "visible", "disclose", "mask", "clear", "limit
 DIFFERENCES: Final = (*_EFFECTS, *_MEMBERS, "failed")
 """How two verdicts can differ; the first that holds is told. `failed`: the candidate has none."""
 
+DECISION: Final[ContextVar[str]] = ContextVar("DECISION", default="")
+"""Under which id the request that is being judged is recorded: with it a difference can be looked up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -38,6 +42,7 @@ class Difference:
     live: Verdict
     candidate: Verdict | None
     why: str = ""
+    decision: str = ""
 
 
 def tell_apart(live: Verdict, candidate: Verdict) -> str:
@@ -70,7 +75,7 @@ class Shadow:
         self._differs = differs
         self._moved = moved
         self._sample = sample
-        self._waiting: deque[tuple[bytes, Verdict]] = deque()
+        self._waiting: deque[tuple[bytes, Verdict, str]] = deque()
         self._waiting_bytes = 0
         self._something = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,7 +97,7 @@ class Shadow:
         if size > LARGEST or len(self._waiting) >= WAITING or self._waiting_bytes + size > WAITING_BYTES:
             self.dropped += 1
             return
-        self._waiting.append((question, verdict))
+        self._waiting.append((question, verdict, DECISION.get()))
         self._waiting_bytes += size
         self._something.set()
 
@@ -126,7 +131,7 @@ class Shadow:
             while not self._waiting:
                 self._something.clear()
                 await self._something.wait()
-            question, live = self._waiting.popleft()
+            question, live, decision = self._waiting.popleft()
             self._waiting_bytes -= len(question)
             if not self._candidate.ready:
                 self.dropped += 1
@@ -135,10 +140,10 @@ class Shadow:
             try:
                 found = await self._candidate.judge(question)
             except PolicyUnavailable as failure:
-                self._differs(Difference("failed", question, live, None, str(failure)))
+                self._differs(Difference("failed", question, live, None, str(failure), decision))
                 continue
             if kind := tell_apart(live, found):
-                self._differs(Difference(kind, question, live, found))
+                self._differs(Difference(kind, question, live, found, decision=decision))
 
 
 class ShadowedPolicy(Around):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -41,15 +41,24 @@ class Query:
     trace: str | None = None
     since: str | None = None
     until: str | None = None
+    _words: tuple[bytes, ...] = field(init=False, repr=False, compare=False, default=())
+    """Bytes that stand in every line that matches: most lines need not be parsed."""
+
+    def __post_init__(self) -> None:
+        asked = self.asked().items()
+        words = tuple(orjson.dumps(value)[1:-1] for name, value in asked if name in _MEMBERS)
+        object.__setattr__(self, "_words", words)
 
     def asked(self) -> dict[str, str]:
         """The members that are asked for."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+        members = (one.name for one in fields(self) if one.init)
+        return {name: value for name in members if (value := getattr(self, name)) is not None}
 
     def read(self, line: bytes) -> dict[str, Any] | None:
         """The line's record if it is asked for. What can't be read as a record matches nothing."""
-        if any(word not in line for word in self._words()):
-            return None
+        for word in self._words:
+            if word not in line:
+                return None
         record = read_record(line)
         return record if record and self.matches(record) else None
 
@@ -61,11 +70,6 @@ class Query:
         if (self.since and time < self.since) or (self.until and time >= self.until):  # type: ignore[operator]
             return False
         return all(_MEMBERS[name](record, value) for name, value in self.asked().items() if name in _MEMBERS)
-
-    def _words(self) -> list[bytes]:
-        """Bytes that stand in every line that matches: most lines need not be parsed."""
-        asked = self.asked().items()
-        return [orjson.dumps(value)[1:-1] for name, value in asked if name in _MEMBERS]
 
 
 def read_record(line: bytes) -> dict[str, Any]:

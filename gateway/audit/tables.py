@@ -6,6 +6,8 @@ other right on it (docs/audit.md, "PostgreSQL"). Lines are kept byte for byte, s
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -45,6 +47,23 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_tables
     WHERE tablename = 'ostiary_audit_version' AND schemaname = ANY (current_schemas(false)))
 """
 
+# Asked of the catalogue too, and with the table named as this connection finds it.
+_IS_GUARDED: Final = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = 'ostiary_audit'::regclass
+    AND tgname = 'ostiary_audit_only_grows' AND tgenabled IN ('O', 'A'))
+"""
+_UNGUARDED: Final = "ostiary_audit can be changed: its trigger ostiary_audit_only_grows is off or gone"
+_OWNS: Final = "SELECT pg_has_role(relowner, 'MEMBER') FROM pg_catalog.pg_class WHERE oid = 'ostiary_audit'::regclass"
+_MAY_MAKE: Final = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """How the record's tables are. `owned`: whether this role could switch off what keeps them from changes."""
+
+    made: bool
+    owned: bool
+
 
 async def connect(url: str, timeout_s: float) -> asyncpg.Connection:
     """A connection whose commits are durable when they are acknowledged. Raises `FAULTS`, `AuditUnavailable`."""
@@ -68,14 +87,35 @@ async def connect(url: str, timeout_s: float) -> asyncpg.Connection:
 
 
 async def make_tables(connection: asyncpg.Connection) -> None:
-    """Make the tables where there are none. Raises `FAULTS`, and `AuditUnavailable` for those of another version."""
+    """Make the tables where there are none. Raises `FAULTS`, and `AuditUnavailable` for those that won't do."""
     if await _version(connection) is None:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1, -1)", LOCKS)
             if await _version(connection) is None:
                 await connection.execute(_MAKE)
+    await _check_tables(connection)
+
+
+async def look_at_tables(url: str, timeout_s: float = 5.0) -> Tables:
+    """How the tables are; nothing is changed. Raises `FAULTS`, and `AuditUnavailable` for those that won't do."""
+    connection = await connect(url, timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            if await _version(connection) is None:
+                if not await connection.fetchval(_MAY_MAKE):
+                    raise AuditUnavailable("it has no tables, and this role may not make them")
+                return Tables(made=False, owned=True)
+            await _check_tables(connection)
+            return Tables(made=True, owned=await connection.fetchval(_OWNS))
+    finally:
+        connection.terminate()
+
+
+async def _check_tables(connection: asyncpg.Connection) -> None:
     if (found := await _version(connection)) != VERSION:
         raise AuditUnavailable(f"its tables are of version {found}; this program knows {VERSION}")
+    if not await connection.fetchval(_IS_GUARDED):
+        raise AuditUnavailable(_UNGUARDED)
 
 
 async def _version(connection: asyncpg.Connection) -> int | None:

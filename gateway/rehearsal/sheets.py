@@ -12,14 +12,14 @@ from gateway.rehearsal.replay import Replay
 
 
 def sheet_of_group(group: Group) -> str:
-    """What a shadow would have judged otherwise, in three lines."""
+    """What a shadow would have judged otherwise, in three lines, or four where one of them can be looked up."""
     what = " ".join(filter(None, (group.server, group.method, group.name)))
     last = datetime.fromtimestamp(group.last, UTC).isoformat(timespec="seconds")
     return (
         f"{group.count} x {what}: {group.difference}\n"
         f"    now  {group.live} ({', '.join(group.live_reasons)}) by {group.live_revision}\n"
         f"    then {group.candidate} ({', '.join(group.candidate_reasons)}) by {group.candidate_revision or '-'}, "
-        f"last at {last}"
+        f"last at {last}" + (f"\n    see  ostiary explain {printable(group.decision, 64)}" if group.decision else "")
     )
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.audit.tables import connect, make_tables
 from gateway.cli import main
 from gateway.config_file import load_settings
 from gateway.inspection import look_for_folders
 from tests.support.issuer import Issuer, signing_key
+from tests.support.postgres import Postgres
 from tests.support.stack import secrets_for, write_config
 
 PASSING = """package mcp.authz_test
@@ -49,6 +53,51 @@ def test_a_bundle_whose_tests_fail_is_not_in_order(tmp_path: Path, monkeypatch: 
     assert bad.exit_code == 1
     ok, detail = findings(bad)["policy tests"]
     assert (ok, "test_nothing_is_allowed" in detail) == (False, True)
+
+
+def test_a_candidate_that_could_not_look_on_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shadow's bundle is loaded and tested like the one that judges; in order where it would look on."""
+    shadow = {"path": "bundle", "shadow": {"path": "next"}}
+    gone = check(tmp_path, monkeypatch, policy=shadow)
+    ok, detail = findings(gone)["shadow"]
+    assert (gone.exit_code, ok, detail.startswith("policy.shadow.path: ")) == (1, False, True)
+    shutil.copytree(tmp_path / "bundle", tmp_path / "next")
+    good = check(tmp_path, monkeypatch, policy=shadow)
+    assert good.exit_code == 0, good.output
+    assert findings(good)["shadow"] == findings(good)["policy"]
+    assert findings(good)["shadow tests"] == (True, "1 passed")
+    (tmp_path / "next/mcp/authz/own_test.rego").write_text(PASSING.replace('"deny"', '"allow"'))
+    bad = check(tmp_path, monkeypatch, policy=shadow)
+    assert (bad.exit_code, findings(bad)["shadow tests"][0], findings(bad)["policy tests"][0]) == (1, False, True)
+
+
+def test_where_the_record_lies_is_told_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
+) -> None:
+    """No tables yet, tables that only grow, tables whose trigger is off, a server that is away."""
+
+    def told(url: str) -> tuple[int, str]:
+        result = check(tmp_path, monkeypatch, audit={"file": "audit.jsonl", "database": url})
+        return result.exit_code, findings(result)["audit"][1]
+
+    url = postgres.create()
+    database = url.rpartition("/")[2]
+    assert told(url) == (0, "audit.database: has no tables yet: the first start makes them")
+    assert postgres.sql("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'ostiary%'", database).strip() == "0"
+
+    async def make() -> None:
+        connection = await connect(url, 20.0)
+        await make_tables(connection)
+        await connection.close()
+
+    asyncio.run(make())
+    code, detail = told(url)
+    assert (code, "only grows; this role owns the tables" in detail) == (0, True)
+    postgres.sql("ALTER TABLE ostiary_audit DISABLE TRIGGER ostiary_audit_only_grows", database)
+    code, detail = told(url)
+    assert (code, "ostiary_audit can be changed" in detail) == (1, True)
+    code, detail = told("postgresql://nobody@127.0.0.1:9/none?sslmode=disable")
+    assert (code, detail) == (2, "audit.database: ConnectionRefusedError")
 
 
 def test_a_local_approver_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,21 @@ async def test_what_is_acknowledged_is_there(room: Room) -> None:
     assert [record["seq"] for record in records(room)] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("harm", ["DISABLE TRIGGER ostiary_audit_only_grows", "DISABLE TRIGGER ALL"])
+async def test_tables_that_can_be_changed_are_not_written_to(postgres: Postgres, harm: str) -> None:
+    """AUD-05: whoever switched off what keeps the record from changes has to switch it on before the next start."""
+    room = TableRoom(postgres)
+    await (await opened(room)).close()
+    postgres.sql(f"ALTER TABLE ostiary_audit {harm}", room.database)
+    before = room.lines()
+    with pytest.raises(AuditUnavailable, match="ostiary_audit can be changed"):
+        await opened(room)
+    assert room.lines() == before
+    postgres.sql("ALTER TABLE ostiary_audit ENABLE TRIGGER ALL", room.database)
+    await (await opened(room)).close()
+    assert len(records(room)) > len(before)
+
+
 async def test_callers_of_one_moment_share_a_commit(room: Room) -> None:
     """Group commit: fifty callers of one turn of the loop wait for one commit, in order."""
     sink = await opened(room)

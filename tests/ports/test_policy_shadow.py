@@ -132,7 +132,8 @@ def difference(name: str, kind: str = "deny_to_allow", server: str = "files") ->
     question = {"server": {"name": server}, "subject": {"id": CANARY, "claims": {"x": CANARY}}}
     request = {"method": "tools/call", "name": name, "arguments": {"secret": CANARY}}
     verdict = Verdict(Effect.DENY, reasons=("no",), revision="r1")
-    return Difference(kind, orjson.dumps({**question, "request": request}), verdict, replace(ALLOW, revision="r2"))
+    asked = orjson.dumps({**question, "request": request})
+    return Difference(kind, asked, verdict, replace(ALLOW, revision="r2"), decision=f"id of {name}"[:16])
 
 
 def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -> None:
@@ -156,6 +157,7 @@ def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -
     assert len(groups) == MOST
     first = groups[0]
     assert (first.name, first.count, first.live, first.candidate) == ("read", 10, "deny", "allow")
+    assert first.decision == "id of read"
     assert (first.live_reasons, first.candidate_reasons, first.candidate_revision) == (["no"], ["r"], "r2")
     for file in tmp_path.iterdir():
         text = file.read_text()

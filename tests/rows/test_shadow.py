@@ -51,7 +51,8 @@ def test_a_planted_difference_is_listed_and_only_it(house: House) -> None:
     assert (listed.returncode, listed.stdout) == (0, "0 calls in 0 kinds would be judged otherwise\n")
     for _ in range(3):
         passes(house)
-        assert house.call("plain", tool("hidden", path=house.argument)).status == 403
+        refused = house.call("plain", tool("hidden", path=house.argument))
+        assert refused.status == 403
     names = [one["name"] for one in house.call("plain", listing()).json()["result"]["tools"]]
     assert sorted(names) == ["read", "write"]
     wanted = {
@@ -79,4 +80,5 @@ def test_a_planted_difference_is_listed_and_only_it(house: House) -> None:
     assert not house.planted_in((house.stack.folder / "shadow.jsonl").read_bytes())
     text = house.ostiary("policy", "diff", "--live", "--config", str(house.stack.config)).stdout
     assert "plain tools/call hidden: deny_to_allow" in text
+    assert f"see  ostiary explain {refused.json()['error']['data']['decisionId']}\n" in text
     assert {record["policy_revision"] for record in house.records() if record["policy_revision"]} == {"default-3"}
