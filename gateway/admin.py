@@ -40,6 +40,7 @@ class Shown:
 
 GAUGES: Mapping[str, Shown] = {
     "requests_in_flight": Shown("Requests in the corridor.", sum),
+    "busiest_subject_requests": Shown("The most requests that one subject has at once at one worker.", max),
     "calls_waiting": Shown("Calls that are kept until a person decides.", sum),
     "held_tasks_running": Shown("Held calls that run now, apart from any connection.", sum),
     "streams_open": Shown("Event streams that are being relayed.", sum, "kind"),

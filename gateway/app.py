@@ -73,6 +73,7 @@ from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
 from gateway.tenure import Tenure
 from gateway.tokens import Tokens
+from gateway.turnstile import Turnstile
 from gateway.upkeep import Upkeep
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
@@ -124,6 +125,7 @@ class House:
         self._upkeep: Upkeep
         self._notices: Notices
         self._streams: Streams
+        self._turnstile: Turnstile
         self._corridor: Corridor
         self._edge: Asgi
         self._control: Asgi
@@ -189,6 +191,7 @@ class House:
         errands = Errands(shelf, desk, handles, self._runs, count=telemetry.errand)
         grants = Grants(implications)
         budgets = Budgets(self._make_counter())
+        self._turnstile = Turnstile(limits.at_once_per_subject, limits.requests_per_subject, limits.burst_per_subject)
         self._corridor = Corridor(
             tokens=tokens,
             catalog=catalog,
@@ -197,6 +200,7 @@ class House:
             challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
             grants=grants,
             budgets=budgets,
+            turnstile=self._turnstile,
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
             errands=errands,
             seals=seals,
@@ -326,6 +330,7 @@ class House:
             revision=policy.revision,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
+                "busiest_subject_requests": self._turnstile.busiest,
                 "calls_waiting": self._corridor.holding.waiting,
                 "held_tasks_running": len(self._runs.going),
                 "streams_open": {"subscription": self._streams.subscriptions, "call": self._streams.calls},

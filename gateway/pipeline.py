@@ -52,6 +52,7 @@ from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.runs import waited_for
 from gateway.seals import Seals
 from gateway.tokens import Tokens
+from gateway.turnstile import Turnstile
 from gateway.upstream.port import UpstreamFault
 from policies.port import Policy
 from policies.shadow import DECISION
@@ -82,6 +83,7 @@ class Corridor:
     observer: Observer
     grants: Grants = field(default_factory=Grants)
     budgets: Budgets = field(default_factory=Budgets)
+    turnstile: Turnstile = field(default_factory=Turnstile)
     volatile_meta: frozenset[str] = frozenset()
     concurrent: int = 1000
     clock: Callable[[], float] = time.time
@@ -107,6 +109,8 @@ class Corridor:
             raise
         finally:
             self.in_flight -= 1
+            if passage.turn is not None:
+                passage.turn()
 
     def open_passage(self, server: Server | None) -> Passage:
         """A new request's empty record, under an id that its reply, its records and `explain` share."""
@@ -120,6 +124,7 @@ class Corridor:
             raise Refused(Refusal.OVERLOADED)
         server = received.server
         passage.identity = identity = await self.identify(received)
+        passage.turn = self.turnstile.enter(identity)
         passage.envelope = envelope = parse_envelope(await arrival.body())
         if server.legacy_clients or server.quirks:
             passage.heard = heard = self.eras.hear(received, identity, envelope, self.clock())

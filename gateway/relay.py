@@ -59,6 +59,7 @@ class Relay:
         "_place",
         "_stream",
         "_text",
+        "_turn",
         "identity",
     )
 
@@ -83,8 +84,10 @@ class Relay:
         self._closed = False
         self._text = b""
         self._events = self._run()
+        self._turn = None
         if place is None:
             delivery.streams.calls += 1
+            self._turn, passage.turn = passage.turn, None
         else:
             delivery.streams.add(self)
 
@@ -125,6 +128,8 @@ class Relay:
         streams.dropped += self._stream.dropped
         if self._place is None:
             streams.calls -= 1
+            if self._turn is not None:
+                self._turn()
         else:
             streams.discard(self)
             self._place.leave()

@@ -6,7 +6,7 @@ makes one per request, each room's fact is filled in once, `record.py` projects 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -268,6 +268,7 @@ class Passage:
     that it waits for, `challenge` how its caller was told to wait.
     `taken` is what the call counts for in its budgets.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
+    `turn` gives the place back that the request has among its caller's, and is taken by whoever will do so.
     """
 
     decision_id: str
@@ -301,6 +302,7 @@ class Passage:
     latency_s: float = 0.0
     committed: bool = False
     sent: bool = False
+    turn: Callable[[], None] | None = None
 
     @property
     def spoken(self) -> Spoken | None:

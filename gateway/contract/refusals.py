@@ -61,6 +61,7 @@ class Refusal(Enum):
         challenge="invalid_token",
     )
     KEYS_UNAVAILABLE = Row(503, 50301, "The issuer's keys are not available; try again.", retry_after_s=5)
+    CALLER_BUSY = Row(429, 42902, "Too many requests of this caller are being served; try again.", retry_after_s=1)
     ACCEPT_UNSUPPORTED = Row(406, INVALID_REQUEST, "Accept must admit application/json and text/event-stream.")
     CONTENT_UNSUPPORTED = Row(
         415, INVALID_REQUEST, "The body must be application/json in UTF-8, without a content coding."

@@ -24,6 +24,9 @@ class Limits(Group):
     head_s: Annotated[float, Field(gt=0, le=15)] = 10.0
     body_s: Annotated[float, Field(gt=0, le=30)] = 25.0
     concurrent: Annotated[int, Field(ge=1)] = 1000
+    concurrent_per_subject: Annotated[int, Field(ge=1)] | None = None
+    requests_per_subject: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    burst_per_subject: Annotated[int, Field(ge=1, le=1_000_000)] = 200
     answer_s: Seconds = 120.0
     quiet_s: Seconds = 300.0
     event_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 8_388_608
@@ -35,3 +38,8 @@ class Limits(Group):
     held_tasks_per_subject: Annotated[int, Field(ge=0, le=10_000)] = 100
     held_result_bytes: Annotated[int, Field(ge=1024, le=1 << 28)] = 4_194_304
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
+
+    @property
+    def at_once_per_subject(self) -> int:
+        """How many requests one subject may have at once: half of all, where nothing else is said."""
+        return self.concurrent_per_subject or max(1, self.concurrent // 2)

@@ -17,9 +17,10 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.subscription import SUBSCRIPTION_ID, Rewrite
 from gateway.relay import Relay
 from gateway.streams import LOOK_S, Streams
+from gateway.turnstile import Turnstile
 from tests.contract.asking import message
 from tests.contract.sse import whatwg
-from tests.pipeline.house import Asked, InnerHouse, inner_house, until
+from tests.pipeline.house import DENY, Asked, InnerHouse, inner_house, until
 from tests.support.upstream import SSE_HEAD, Exchange, chunk, http, result_of
 
 SUBSCRIBED = {SUBSCRIPTION_ID: 7}
@@ -360,3 +361,43 @@ async def test_ten_thousand_streams_end_without_a_standstill() -> None:
     await asyncio.sleep(0.05)
     assert ended == ["draining"] * 1000
     streams.close()
+
+
+async def test_a_stream_keeps_the_place_of_its_caller(tmp_path: Path) -> None:
+    """OPS-04: a call whose answer streams counts among its subject's until the stream has ended, however it ends; a
+    subscription does not; who was refused, broke off or has gone leaves nothing behind; others are served."""
+    async with inner_house(tmp_path) as house:
+        house.corridor.turnstile = turnstile = Turnstile(2)
+        house.script = hold
+        listens = [await opened(house) for _ in range(4)]
+        assert turnstile.busiest == 0
+
+        async def stream(exchange: Exchange) -> None:
+            await exchange.send(SSE_HEAD)
+            await exchange.gone(30)
+
+        house.script = stream
+        replies = [await house.serve(house.ask()) for _ in range(3)]
+        assert [reply.status for reply in replies] == [200, 200, 429]
+        assert turnstile.busiest == 2
+        bobs = house.request(message(params={"name": "pay", "arguments": {}}), sub="bob")
+        replies.append(await house.serve(bobs))
+        assert replies[3].status == 200
+        for reply in (*replies[:2], replies[3]):
+            await cast("AsyncGenerator[bytes]", reply.chunks).aclose()
+        assert turnstile.busiest == 0
+
+        async def wait(exchange: Exchange) -> None:
+            await exchange.gone(30)
+
+        house.script = wait
+        waiting = asyncio.ensure_future(house.serve(house.ask()))
+        await until(lambda: turnstile.busiest == 1)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        house.script = None
+        house.policy.judge_by = lambda _: DENY
+        assert [(await house.call())[0] for _ in range(4)] == [403] * 4
+        assert turnstile.busiest == 0
+        for chunks in listens:
+            await chunks.aclose()

@@ -36,7 +36,7 @@ from tests.support.upstream import Exchange, http
 
 BREAKING = Path(__file__).parent / "breaking"
 DEFECT = "planted-text-of-an-exception"
-CONCURRENT, TICKETS = 12, 8
+CONCURRENT, AT_ONCE, TICKETS = 12, 8, 8
 _numbers = itertools.count(1)
 
 POLICY = """
@@ -142,7 +142,7 @@ def ailing(stage: Stage, disk: Path, jwks: JwksServer, tmp_path_factory: pytest.
                 ]
             },
             audit={"file": str(disk / "audit.jsonl")},
-            limits={"concurrent": CONCURRENT, "tickets_per_hour": TICKETS},
+            limits={"concurrent": CONCURRENT, "concurrent_per_subject": AT_ONCE, "tickets_per_hour": TICKETS},
         )
         write_policy(folder, revision="first")
         with served(stage, stack), house.http:
@@ -411,14 +411,11 @@ def test_what_is_too_much_is_refused_early(house: House) -> None:
     clients = []
     before = len(house.forwarded())
     with ExitStack() as stack, server.playing(wait):
-        for _ in range(CONCURRENT):
+        for number in range(CONCURRENT):
             client = stack.enter_context(RawClient(house.address, 30))
-            client.send(house.good().encode())
+            client.send(house.good(token=house.token("plain", f"at once {number % 2}")).encode())
             clients.append(client)
-        end = time.monotonic() + 20
-        while len(house.forwarded()) < before + CONCURRENT:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        await_forwarded(house, before + CONCURRENT)
         evaluations = house.evaluations()
         answer = house.ask(house.good())
         assert told(answer) == (503, 50305)
@@ -428,6 +425,60 @@ def test_what_is_too_much_is_refused_early(house: House) -> None:
         house.stage.run(_set(go_on))
         assert [client.read_answer().status for client in clients] == [200] * CONCURRENT
     passes(house)
+
+
+@pytest.mark.provokes(Refusal.CALLER_BUSY)
+def test_one_subject_leaves_room_for_others(house: House) -> None:
+    """OPS-04: beyond its own limit a subject gets 429 42902 with Retry-After, whatever client it comes with, before
+    its body is read; everybody else and the operators are served; afterwards it is as before."""
+    go_on = asyncio.Event()
+    server = house.behind["plain"][0]
+    mine = house.good(token=house.token("plain", "eager"))
+
+    async def wait(exchange: Exchange) -> None:
+        if b'"slow"' in exchange.seen.body:
+            await asyncio.wait_for(go_on.wait(), 30)
+        await exchange.send(http(200, server.result(exchange)))
+
+    before = len(house.forwarded())
+    with ExitStack() as stack, server.playing(wait):
+        clients = [stack.enter_context(RawClient(house.address, 30)) for _ in range(AT_ONCE)]
+        slow = house.good(tool("read", path="slow"), token=house.token("plain", "eager"))
+        for client in clients:
+            client.send(slow.encode())
+        await_forwarded(house, before + AT_ONCE)
+        evaluations = house.evaluations()
+        elsewhere = house.plant(
+            house.stack.issuer.mint(house.stack.endpoint("plain"), sub="eager", scope="mcp:use", client_id="another")
+        )
+        for ask in (mine, house.good(token=elsewhere)):
+            answer = house.ask(ask)
+            assert told(answer) == (429, 42902)
+            assert answer.values("retry-after") == ["1"]
+        assert house.evaluations() == evaluations
+        assert len(house.forwarded()) == before + AT_ONCE
+        passes(house, house.good(token=house.token("plain", "patient")))
+        assert house.readiness()[0] == 200
+        await_said(house, f"ostiary_busiest_subject_requests {float(AT_ONCE)}")
+        house.stage.run(_set(go_on))
+        assert [client.read_answer().status for client in clients] == [200] * AT_ONCE
+    passes(house, mine)
+
+
+def await_said(house: House, line: str) -> None:
+    """Until the metrics have this line."""
+    end = time.monotonic() + 20
+    while line not in house.metrics().splitlines():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def await_forwarded(house: House, count: int) -> None:
+    """Until the servers saw so many requests."""
+    end = time.monotonic() + 20
+    while len(house.forwarded()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 async def _set(event: asyncio.Event) -> None:
