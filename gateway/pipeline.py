@@ -14,7 +14,7 @@ from typing import Any
 
 from approvals.desk import Desk
 from approvals.ticket import Claimed, Held
-from gateway.audit.port import AuditSink
+from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.budgets import Budgets
 from gateway.catalog import Catalog
 from gateway.challenge import Challenges
@@ -219,8 +219,10 @@ class Corridor:
     async def settle(self, passage: Passage, needed: Needed) -> None:
         """Consume one use of an approval of exactly this effect, or go on with the one that waits for this leg.
 
-        Raises `Refused` where there is none.
+        Raises `Refused` where there is none, and `AuditUnavailable` where the call could not be recorded anyway.
         """
+        if not self.sink.healthy:  # else the use would be gone, and nothing done
+            raise AuditUnavailable("no use is consumed while the record fails")
         waits, digest = passage.waits, needed.asked.digest
         ticket_id = waited_for(passage) if waits is None else check_waits(waits, digest)
         passage.settled = settled = await self.delivery.claim(needed.settle(self.desk, ticket_id))

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -29,6 +28,7 @@ from tests.rows.conftest import furnish, opened, served, settings_of
 from tests.rows.proof import passes, refused
 from tests.rows.stage import SECOND, House, Server, Stage, listed
 from tests.rows.test_approvals import bare, told
+from tests.support.disk import file_system, fill
 from tests.support.http_raw import RawClient
 from tests.support.issuer import JwksServer
 from tests.support.stack import ISSUER, Stack
@@ -96,14 +96,8 @@ def write_policy(folder: Path, *, revision: str, denied: str = "-", approver: st
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A small file system of its own."""
-    folder = tmp_path_factory.mktemp("disk")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a file system can't be mounted here: {mounted.stderr.decode()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with file_system(tmp_path_factory.mktemp("disk"), "1m") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -277,22 +271,6 @@ def test_an_answer_that_is_no_verdict_is_a_refusal(house: House, name: str) -> N
 
 
 # The record
-
-
-def fill(disk: Path) -> Path:
-    """Use up all space -> the file that does."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as stream:
-        try:
-            for size in (65536, 4096, 512, 1):
-                try:
-                    while True:
-                        stream.write(b"x" * size)
-                except OSError:
-                    continue
-        except OSError:
-            pass
-    return filler
 
 
 @pytest.mark.provokes(Refusal.AUDIT_UNAVAILABLE)
