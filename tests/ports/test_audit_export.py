@@ -8,6 +8,10 @@ import csv
 import hashlib
 import io
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +82,29 @@ async def test_evidence_is_verbatim_and_judged_alone(file: Path) -> None:
     assert verify(out, key=OTHER.public.text).exit_code == 1
     assert "nobody's word was checked" in ask("verify", "--file", out).output
     assert out.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("when", "zone"), [("2001-01-01 00:00:00", "Pacific/Kiritimati"), ("2099-12-31 23:59:59", "UTC")]
+)
+async def test_another_machines_clock_changes_nothing(file: Path, tmp_path: Path, when: str, zone: str) -> None:
+    """AUD-05: an export is judged years before or after, in any zone: whole is whole, and changed is changed."""
+    program = shutil.which("faketime")
+    if program is None:
+        pytest.skip("faketime is not here: apt-get install faketime")
+    out = export(file, "--decision", f"{5:032x}", "--key-env", "SIGNS").rename(tmp_path / "copy.jsonl")
+    words = ["audit", "verify", "--file", str(out), "--public-key", KEY.public.text]
+    command = [program, when, sys.executable, "-m", "gateway.cli", *words]
+    environment = {"PATH": os.environ["PATH"], "TZ": zone, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def judged() -> tuple[int, str]:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
+        return done.returncode, done.stdout
+
+    code, told = judged()
+    assert (code, f"signed by {KEY.public.id}" in told) == (0, True), told
+    out.write_bytes(out.read_bytes().replace(b'"verdict":"allow"', b'"verdict":"denyy"', 1))
+    assert judged()[0] == 1
 
 
 async def test_the_whole_record_is_an_export_without_gaps(file: Path) -> None:
