@@ -25,6 +25,7 @@ from gateway.config import (
     ShadowSettings,
     TlsSettings,
 )
+from gateway.mistakes import mistakes_in
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -34,6 +35,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a text", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
@@ -111,42 +114,6 @@ def _check_environment() -> None:
             raise ConfigError(f"the environment variable {name}: is no setting; {_NEARLY[name]} is one")
 
 
-WORDS = {
-    "extra_forbidden": "there is no such setting",
-    "missing": "is required",
-    "tuple_type": "must be a list",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "too_short": "must not be empty",
-}
-"""Kinds of mistakes that are said better than pydantic says them."""
-
-
-def _origin(at: tuple[int | str, ...], file: Path) -> str:
-    """Where a setting's value is from: the variable that overrides it, or something around it, else the file."""
-    given = {name.upper() for name in os.environ}
-    for length in range(len(at), 0, -1):
-        name = f"OSTIARY_{'__'.join(map(str, at[:length]))}".upper()
-        if name in given:
-            return f"the environment variable {name}"
-    return str(file)
-
-
-def _mistakes(error: ValidationError, file: Path) -> Iterator[str]:
-    """A line per mistake, without those that only follow from one further in (a list without its one wrong entry)."""
-    found = error.errors(include_input=False, include_url=False)
-    for item in found:
-        at = item["loc"]
-        if item["type"] == "too_short" and any(
-            len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in found
-        ):
-            continue
-        if at[:1] == ("policy",) and len(at) > 1:
-            at = (at[0], *at[2:])  # without the engine, by which pydantic tells the two kinds of settings apart
-        words = WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-        yield f"{_origin(at, file)}: {'.'.join(map(str, at)) or 'configuration'}: {words}"
-
-
 def _not_json() -> Iterator[str]:
     """The variables whose text is no JSON although their setting is a list or a map."""
     environment = EnvSettingsSource(Settings)
@@ -163,11 +130,16 @@ def load_settings(file: Path) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
     _check_environment()
     try:
-        document = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+        text = file.read_text(encoding="utf-8")
+        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        # Without the piece of text that the library would show: it may be a secret.
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{file}{line}: not YAML: {error.problem}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not YAML: {error}") from error
+        raise ConfigError(f"{file}: not YAML: {type(error).__name__}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{file}: must be a mapping of settings")
     try:
@@ -175,5 +147,6 @@ def load_settings(file: Path) -> Settings:
     except SettingsError as error:
         raise ConfigError("\n".join(_not_json())) from error
     except ValidationError as error:
-        raise ConfigError("\n".join(_mistakes(error, file))) from error
+        root = yaml.compose(text, Loader=_StrictLoader)
+        raise ConfigError("\n".join(one.line() for one in mistakes_in(error, file, root))) from error
     return _anchor(settings, file.resolve().parent)
