@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import platform
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -54,6 +55,9 @@ GAUGES: Mapping[str, Shown] = {
     "audit_export_waiting": Shown("Records that the OpenTelemetry receiver does not have yet.", sum),
     "audit_export_lost": Shown("Records that found no room on their way there, since the workers' start.", sum),
     "audit_checkpoint_age_seconds": Shown("Since every second place had all checkpoints; 0 without one.", max),
+    "spans_waiting": Shown("Spans that the receiver of traces does not have yet.", sum),
+    "seal_key_age_seconds": Shown("Since the key that seals was first seen here.", max),
+    "tickets": Shown("Live tickets by state, and uses whose end nobody knows.", max, "state"),
     "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
@@ -89,6 +93,8 @@ class WorkforceCollector:
         yield _gauge("workers_wanted", "Workers that are configured.", roster.wanted)
         yield _gauge("workers_ready", "Workers that are ready.", sum(one.is_ready for one in workers.values()))
         yield CounterMetricFamily("ostiary_worker_restarts", "Workers replaced after they ended.", roster.restarts)
+        missing = Counter(part for one in roster.describe()["workers"] for part in one["missing"])
+        yield _labelled("missing", "Workers that lack this part and so are not ready.", "part", missing)
         yield from self._gauges([worker for worker in workers.values() if worker.is_fresh])
         yield from _processes(workers)
         build = GaugeMetricFamily("ostiary_build_info", "What runs.", labels=("version", "python"))

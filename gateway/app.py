@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -44,6 +45,7 @@ from gateway.foresight import Foresight
 from gateway.grants import Grants
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
+from gateway.key_age import first_seen
 from gateway.notices import Notices
 from gateway.opening import (
     CannotStart,
@@ -56,6 +58,7 @@ from gateway.opening import (
     open_policy,
     open_record,
     open_tokens,
+    open_traces,
     open_upstream,
 )
 from gateway.origins import origin_of
@@ -127,6 +130,7 @@ class House:
         self._streams: Streams
         self._turnstile: Turnstile
         self._corridor: Corridor
+        self._key_seen = 0.0
         self._edge: Asgi
         self._control: Asgi
 
@@ -140,6 +144,7 @@ class House:
 
     async def _open_rooms(self) -> None:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
+        self._telemetry.traces = open_traces(plan, opened)
         self._record = record = await open_record(plan, opened)
         self._sink = sink = record.sink
         self._office = office = await open_desk(
@@ -165,6 +170,7 @@ class House:
         catalog.attend = notices.attend
         opened.push_async_callback(notices.close)
         telemetry, seals, handles = self._telemetry, Seals(plan.seal_keys), Handles(plan.seal_keys)
+        self._key_seen = first_seen(plan.seal_keys, settings.audit.file)
         self._counted = counted = CountedPolicy(policy, telemetry)
         judging, self._shadow = await opened.enter_async_context(
             shadowed(plan, counted, self._sink.writer, telemetry.differed)
@@ -211,6 +217,7 @@ class House:
             redactor=self._redactor,
             implications=implications,
             observer=telemetry,
+            traces=telemetry.traces,
             volatile_meta=frozenset(settings.approvals.volatile_meta),
             concurrent=limits.concurrent,
         )
@@ -323,6 +330,7 @@ class House:
         if self._plan.settings.policy.engine == "opa":
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
         replicas, keeper, export = self._http.replicas(), self._record.keeper, self._record.export
+        traces = self._telemetry.traces
         return Status(
             ready=not missing,
             missing=missing,
@@ -342,6 +350,9 @@ class House:
                 "audit_export_waiting": export.waiting if export else 0,
                 "audit_export_lost": export.lost if export else 0,
                 "audit_checkpoint_age_seconds": keeper.age_s if keeper else 0.0,
+                "spans_waiting": traces.spans.waiting if traces else 0,
+                "seal_key_age_seconds": max(0.0, time.time() - self._key_seen),
+                "tickets": self._upkeep.tickets,
                 "approvals_healthy": store.healthy,
                 "webhooks_waiting": self._courier.waiting,
                 "keys_age_seconds": tokens.key_ages(),

@@ -26,6 +26,7 @@ from gateway.settings.judging import (
 from gateway.settings.keeping import ApprovalSettings, AuditSettings, BudgetSettings, SealSettings
 from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
 from gateway.settings.servers import PinSettings, ServerSettings
+from gateway.settings.telemetry import TelemetrySettings
 
 __all__ = [
     "ASYMMETRIC",
@@ -63,6 +64,7 @@ class Settings(BaseSettings):
     seals: SealSettings = SealSettings()
     sign_in: SignInSettings | None = None
     pins: PinSettings = PinSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     limits: Limits = Limits()
     allowed_hosts: tuple[str, ...] = ()
 

@@ -151,6 +151,7 @@ class Delivery:
         except UpstreamFault as fault:
             passage.sent, passage.replica = fault.sent, fault.replica
             raise
+        passage.left["forward"] = time.perf_counter()
         passage.replica, passage.status = answer.replica, answer.status
         return answer
 
@@ -174,6 +175,7 @@ class Delivery:
     async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:
             body = b"".join([chunk async for chunk in answer.chunks()])
+            passage.left["answer"] = time.perf_counter()
             if admitted.call.envelope.id is None:
                 await self.conclude(passage, "executed")
                 return accepted_reply(passage.decision_id)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from approvals.desk import Desk, StoreUnavailable
 from approvals.outbox import Outbox
@@ -19,7 +19,6 @@ from gateway.audit.commits import GroupCommit
 from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
-from gateway.audit.otlp import OtlpExport
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.audit.segments import slot_path
@@ -36,11 +35,15 @@ from gateway.prompts import Prompts
 from gateway.sealing import derive_keys
 from gateway.tenure import Tenure, begin_tenure
 from gateway.tokens import Tokens
+from gateway.traces import Traces
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.target import UpstreamLimits
 from policies.port import Engine
 from policies.verdict import PolicyUnavailable
+
+if TYPE_CHECKING:
+    from gateway.audit.otlp import OtlpExport
 
 GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve", "justify"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
@@ -88,6 +91,8 @@ async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
         sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))
     export = None
     if audit.otlp.endpoint is not None:
+        from gateway.audit.otlp import OtlpExport  # noqa: PLC0415 - OpenTelemetry only where it is asked for
+
         export = OtlpExport(audit.otlp.endpoint, plan.audit_headers)
         sink.export = export.take
         export.start()
@@ -103,6 +108,19 @@ async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
     if keeper is not None:
         keeper.start()
     return Record(sink, keeper, export)
+
+
+def open_traces(plan: Plan, opened: AsyncExitStack) -> Traces | None:
+    """What makes spans, if they are to be exported; OpenTelemetry's SDK is loaded then, and not before."""
+    chosen = plan.settings.telemetry.traces
+    if chosen.endpoint is None:
+        return None
+    from gateway.span_export import SpanExport  # noqa: PLC0415
+
+    export = SpanExport(chosen.endpoint, plan.trace_headers)
+    export.start()
+    opened.push_async_callback(asyncio.to_thread, export.close)
+    return Traces(export, chosen.sample)
 
 
 def _make_keeper(plan: Plan, sink: GroupCommit) -> Keeper | None:

@@ -52,6 +52,7 @@ from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.runs import waited_for
 from gateway.seals import Seals
 from gateway.tokens import Tokens
+from gateway.traces import Traces
 from gateway.turnstile import Turnstile
 from gateway.upstream.port import UpstreamFault
 from policies.port import Policy
@@ -81,6 +82,7 @@ class Corridor:
     redactor: Redactor
     implications: Implications
     observer: Observer
+    traces: Traces | None = None
     grants: Grants = field(default_factory=Grants)
     budgets: Budgets = field(default_factory=Budgets)
     turnstile: Turnstile = field(default_factory=Turnstile)
@@ -119,12 +121,14 @@ class Corridor:
 
     async def walk(self, arrival: Arrival, passage: Passage) -> Admitted:
         """Every room before the forwarding, in order. Raises `Refused` or a leaf room's own word."""
+        left, now = passage.left, time.perf_counter
         passage.received = received = arrival.receive()
         if self.in_flight + self.delivery.streams.calls > self.concurrent:
             raise Refused(Refusal.OVERLOADED)
         server = received.server
         passage.identity = identity = await self.identify(received)
         passage.turn = self.turnstile.enter(identity)
+        left["identify"] = now()
         passage.envelope = envelope = parse_envelope(await arrival.body())
         if server.legacy_clients or server.quirks:
             passage.heard = heard = self.eras.hear(received, identity, envelope, self.clock())
@@ -132,13 +136,17 @@ class Corridor:
         passage.call = call = match_headers(received, passage.envelope)
         self.delivery.streams.check(call, identity)
         passage.trace = trace_context(received, call)
+        if self.traces is not None:
+            passage.span = self.traces.begin(passage.trace)
         passage.tasks = tasks = self.handles.open_all(call, identity, server, self.clock())
         if tasks.found:
             passage.tasks = tasks = await self.errands.recall(tasks)
         passage.opened_state, not_accepted = opened, _ = open_leg(self.seals, call, identity, server, self.clock())
+        left["read"] = now()
         if opened is not None:
             identity, call, opened = await self.hold(passage, received, identity, call, opened)
         passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks, opened)
+        left["judge"] = now()
         require_scopes(identity, verdict.scopes, self.implications)
         check_verdict(call, verdict)
         check_tasks(tasks)
@@ -156,6 +164,7 @@ class Corridor:
             needed = await find_needed(self.policy, *asked, self.volatile_meta, self.grants)
             require_scopes(identity, needed.scopes, self.implications)
             await self.settle(passage, needed)
+        left["settle"] = now()
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
 
@@ -177,6 +186,7 @@ class Corridor:
         passage.waits = opened.waits
         await self.holding.wait(call, identity, opened.waits)
         passage.identity = identity = await self.identify(received)
+        passage.left["hold"] = time.perf_counter()
         call, going_on = take_up(call, opened)
         passage.envelope, passage.call, passage.opened_state = call.envelope, call, going_on
         return identity, call, going_on
@@ -233,6 +243,7 @@ class Corridor:
         """Write the decision down. Durable when it returns; otherwise nothing may be forwarded."""
         await self.sink.append(decision_record(passage, self.redactor))
         passage.committed = True
+        passage.left["record"] = time.perf_counter()
 
     async def turn_away(self, passage: Passage, refused: Refused) -> Reply:
         """The one exit of every refusal: a reply for the caller and a record of why."""

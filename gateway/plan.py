@@ -40,6 +40,7 @@ class Plan:
     checkpoint_key: SigningKey | None
     audit_database: str | None
     audit_headers: Mapping[str, str]
+    trace_headers: Mapping[str, str]
     seal_keys: tuple[bytes, ...] = field(repr=False)
     opa_tokens: tuple[str | None, str | None] = field(repr=False)
     database: str = field(repr=False)
@@ -140,15 +141,15 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A header's name (RFC 9110, 5.6.2)."""
 
 
-def _audit_headers(settings: Settings) -> dict[str, str]:
+def _otlp_headers(settings: Settings, variable: str, setting: str) -> dict[str, str]:
     """`NAME=VALUE` pairs, separated by commas."""
-    if not (variable := settings.audit.otlp.headers_env):
+    if not variable:
         return {}
-    parts = [part.partition("=") for part in settings.secret(variable, "audit.otlp.headers_env").split(",")]
+    parts = [part.partition("=") for part in settings.secret(variable, setting).split(",")]
     if not all(
         _TOKEN.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable() for name, _, value in parts
     ):
-        raise ConfigError(f"audit.otlp.headers_env: {variable} does not hold NAME=VALUE, separated by commas")
+        raise ConfigError(f"{setting}: {variable} does not hold NAME=VALUE, separated by commas")
     return {name.strip(): value.strip() for name, _, value in parts}
 
 
@@ -174,7 +175,7 @@ def _checkpoint_key(settings: Settings) -> SigningKey | None:
 
 def make_plan(settings: Settings) -> Plan:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
-    limits = settings.limits
+    limits, traces = settings.limits, settings.telemetry.traces
     issuers = tuple(
         IssuerSettings(
             issuer=issuer.issuer,
@@ -212,7 +213,8 @@ def make_plan(settings: Settings) -> Plan:
         audit_keys=audit_keys,
         checkpoint_key=_checkpoint_key(settings),
         audit_database=_audit_database(settings),
-        audit_headers=_audit_headers(settings),
+        audit_headers=_otlp_headers(settings, settings.audit.otlp.headers_env, "audit.otlp.headers_env"),
+        trace_headers=_otlp_headers(settings, traces.headers_env, "telemetry.traces.headers_env"),
         seal_keys=seal_keys,
         opa_tokens=_tokens_for_opa(settings),
         database=settings.database_url,

@@ -18,7 +18,9 @@ from approvals.ticket import MOVES, Run, Transition
 from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
+from gateway.durations import BOUNDS, Durations, server_seconds
 from gateway.logs import RequestLog, describe_error
+from gateway.traces import Traces
 from policies.around import Around
 from policies.port import Policy
 from policies.verdict import PolicyUnavailable, Verdict
@@ -114,11 +116,18 @@ class Telemetry:
             return Counter(f"ostiary_{name}", text, labels, registry=registry)
 
         self._lines = lines or RequestLog()
+        self.traces: Traces | None = None
         self._log = structlog.get_logger("request")
         self._requests = counter("requests", "Requests by how they ended.", ("server", "method", "verdict", "reason"))
         self._latency = Histogram(
             "ostiary_request_seconds", "From the head to the end of the answer.", ("server",),
             buckets=LATENCY_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._rooms = Durations(
+            Histogram(
+                "ostiary_room_seconds", "Of that time, what each room took.", ("room",),
+                buckets=BOUNDS, registry=registry,
+            )
         )  # fmt: skip
         self.policy_evaluations = counter("policy_evaluations", "Questions that were put to the policy.")
         self.policy_failures = counter("policy_failures", "Questions that the policy did not answer.")
@@ -144,6 +153,8 @@ class Telemetry:
             (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
             (counter("audit_refusals_folded", "Refusals that share a record with others."), "folded"),
             (counter("notifications_dropped", "Notifications that nobody had asked for."), "dropped"),
+            (counter("spans_sent", "Spans that the receiver of traces has taken."), "spans_sent"),
+            (counter("spans_lost", "Spans that found no room on their way there."), "spans_lost"),
             (counter("log_lines_lost", "Log lines that nobody took."), "lines"),
             (counter("upstream_sessions_opened", "Sessions opened at servers of earlier revisions."), "opened"),
             (
@@ -163,9 +174,15 @@ class Telemetry:
         """
         try:
             self._count(passage)
-        except OSError as error:
+        except (OSError, IndexError) as error:  # the library's file, after one that could not grow
             self._log.error("metrics_not_written", **describe_error(error))
-        self._lines.write(log_fields(record))
+        self._rooms.count(passage)
+        if self.traces is not None:
+            self.traces.concluded(passage, record)
+        fields = log_fields(record)
+        if (seconds := server_seconds(passage)) is not None:
+            fields["server_ms"] = round(seconds * 1000, 3)
+        self._lines.write(fields)
 
     def _count(self, passage: Passage) -> None:
         server = passage.server.name if passage.server else OTHER
@@ -231,7 +248,10 @@ class Telemetry:
         shadow: ShadowFigures | None = None,
     ) -> None:
         """Bring the counters up to what the rooms counted by themselves since they were opened."""
+        spans = self.traces.spans if self.traces is not None else None
         now = {
+            "spans_sent": spans.sent if spans else 0,
+            "spans_lost": spans.lost if spans else 0,
             "policy_seconds": policy.seconds,
             "commits": audit.commits,
             "failures": audit.failures,
@@ -248,3 +268,4 @@ class Telemetry:
             if (more := now[name] - self._seen[name]) > 0:
                 counter.inc(more)
                 self._seen[name] = now[name]
+        self._rooms.carry_over()

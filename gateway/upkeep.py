@@ -6,9 +6,11 @@ Once, what writers that are not started any more left open in the record is clos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import structlog
 
+from approvals.census import census
 from approvals.desk import Desk, StoreUnavailable
 from approvals.retention import forget
 from approvals.shelf import Shelf
@@ -23,7 +25,10 @@ LOOK_AFTER_S = 30.0
 
 
 class Upkeep:
-    """One worker's. `well` is part of readiness: leases that nobody extends end calls that run as `unknown`."""
+    """One worker's. `tickets` is the last count of them (approvals/census.py).
+
+    `well` is part of readiness: leases that nobody extends end calls that run as `unknown`.
+    """
 
     def __init__(self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, writer: int) -> None:
         self._plan = plan
@@ -33,6 +38,7 @@ class Upkeep:
         self._writer = writer
         self._log = structlog.get_logger("house")
         self._task: asyncio.Task[None]
+        self.tickets: dict[str, int] = {}
 
     @property
     def well(self) -> bool:
@@ -53,6 +59,8 @@ class Upkeep:
     async def _look_after(self) -> None:
         orphans = self._writer == 0
         while True:
+            with contextlib.suppress(StoreUnavailable):  # the store's health tells it
+                self.tickets = await census(self._store)
             await asyncio.sleep(LOOK_AFTER_S)
             try:
                 if orphans and (closed := await self._close_orphans()):

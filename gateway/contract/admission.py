@@ -30,6 +30,7 @@ from gateway.contract.passage import (
     Task,
     Tool,
 )
+from gateway.contract.tracing import meta_of, retrace
 from policies.verdict import Effect
 
 _FIXED = (
@@ -119,13 +120,17 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
     params = call.param_headers
     tasks = tuple(task for task in passage.tasks.found if task is not None)
     surplus = REMOVED.get(call.method) in call.envelope.params
+    span, trace, meta = passage.span, passage.trace, call.envelope.meta
+    if span is not None:
+        meta = meta_of(span, trace, meta) if span.sampled else meta
+        trace = span.outgoing(trace)
     if use is None and passage.opened_state is None and not tasks and not surplus:
-        body = call.envelope.raw
+        body = call.envelope.raw if span is None else retrace(call.envelope.raw, call.envelope.params, meta)
     else:
-        body = _rewrite(call, passage.opened_state, tasks, gated=use is not None, volatile_meta=volatile_meta)
+        body = _rewrite(call, passage.opened_state, tasks, meta, gated=use is not None, volatile_meta=volatile_meta)
         if passage.tool is not None and passage.tool.bindings:
             params = mirror_anew(passage.tool.bindings, call.arguments, params)
-    headers = _outgoing(call, tasks) + params + passage.trace
+    headers = _outgoing(call, tasks) + params + trace
     return Admitted(passage.decision_id, received.server, identity, call, body, headers, use, tasks)
 
 
@@ -183,11 +188,22 @@ def _is_settled(settled: Claimed | Held | None, effect: Effect, waiting: Claimed
 
 
 def _rewrite(
-    call: Call, opened: OpenedState | None, tasks: tuple[Task, ...], *, gated: bool, volatile_meta: frozenset[str]
+    call: Call,
+    opened: OpenedState | None,
+    tasks: tuple[Task, ...],
+    meta: Mapping[str, Any],
+    *,
+    gated: bool,
+    volatile_meta: frozenset[str],
 ) -> bytes:
-    """The body anew, from the judged values: what was sealed is replaced by what is in it, gated parts canonical."""
+    """The body anew, from the judged values: what was sealed is replaced by what is in it, gated parts canonical.
+
+    `meta` is the request's, but for the trace.
+    """
     gone = ("requestState", REMOVED.get(call.method))
     params = {name: value for name, value in call.envelope.params.items() if name not in gone}
+    if "_meta" in params:
+        params["_meta"] = meta
     if opened is not None and opened.value is not None:
         params["requestState"] = opened.value
     if tasks and call.kind == "task":
@@ -198,7 +214,7 @@ def _rewrite(
         kept = bound_meta(call, volatile_meta)
         params["_meta"] = {
             key: _canonical(value) if key in kept else value
-            for key, value in call.envelope.meta.items()
+            for key, value in meta.items()
             if key in kept or key not in call.extra_meta
         }
         if call.kind != "resource":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.contract.legacy import Heard, Spoken
     from gateway.contract.quirks import Quirk
     from gateway.contract.resources import Reach
+    from gateway.contract.tracing import Span
 
 RequestId = str | int
 """A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
@@ -269,6 +270,8 @@ class Passage:
     `taken` is what the call counts for in its budgets.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     `turn` gives the place back that the request has among its caller's, and is taken by whoever will do so.
+    `left` says when each room was left, by its name and in that order (monotonic, as `began`); `span` is there while
+    traces are exported.
     """
 
     decision_id: str
@@ -281,6 +284,7 @@ class Passage:
     heard: Heard | None = None
     call: Call | None = None
     trace: tuple[tuple[bytes, bytes], ...] = ()
+    span: Span | None = None
     tasks: OpenedTasks = NO_TASKS
     tool: Tool | None = None
     verdict: Verdict | None = None
@@ -303,6 +307,7 @@ class Passage:
     committed: bool = False
     sent: bool = False
     turn: Callable[[], None] | None = None
+    left: dict[str, float] = field(default_factory=dict)
 
     @property
     def spoken(self) -> Spoken | None:
@@ -316,7 +321,9 @@ class Passage:
 
     @property
     def trace_id(self) -> str:
-        """The W3C trace id that the caller's valid `traceparent` names, else empty."""
+        """The W3C trace id that the caller's valid `traceparent` names, or that of a trace begun here, else empty."""
+        if self.span is not None:
+            return self.span.trace_id
         name, value = self.trace[0] if self.trace else (b"", b"")
         return value[3:35].decode("ascii") if name == b"traceparent" else ""
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.headers import match_headers
 from gateway.contract.passage import Passage
-from gateway.contract.tracing import trace_context
+from gateway.contract.tracing import Span, begin_span, meta_of, retrace, trace_context
 from tests.contract.asking import META, ask, lines_of, message, received
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
@@ -97,3 +97,83 @@ def test_baggage_alone_is_no_trace() -> None:
     assert passage.trace_id == ""
     passage.trace = ((b"traceparent", PARENT.encode()), *passage.trace)
     assert passage.trace_id == PARENT[3:35]
+
+
+FRESH = bytes(range(1, 33))
+OURS = "0102030405060708", "090a0b0c0d0e0f10"
+CAME = ((b"traceparent", PARENT.encode()), (b"tracestate", b"a=1"), (b"baggage", b"k=v"))
+
+
+def test_the_callers_trace_goes_on_under_our_span() -> None:
+    """Its id and flags are kept, the parent of what is forwarded is the span of that; state and baggage stay."""
+    span = begin_span(CAME, FRESH, 0.0)
+    assert (span.trace_id, span.parent, span.sampled) == (PARENT[3:35], PARENT[36:52], True)
+    assert (span.server, span.client) == OURS
+    line = f"00-{PARENT[3:35]}-{OURS[1]}-01".encode()
+    assert span.outgoing(CAME) == ((b"traceparent", line), *CAME[1:])
+
+
+def test_a_trace_that_is_not_sampled_goes_on_as_it_came() -> None:
+    """No span of ours is in it, so nobody is told to look for one."""
+    came = ((b"traceparent", PARENT[:-1].encode() + b"0"), *CAME[1:])
+    span = begin_span(came, FRESH, 1.0)
+    assert not span.sampled
+    assert span.outgoing(came) == came
+
+
+@pytest.mark.parametrize(("ratio", "sampled"), [(0.0, False), (0.09, False), (0.1, True), (1.0, True)])
+def test_a_trace_that_begins_here_says_whether_it_is_sampled(ratio: float, sampled: bool) -> None:
+    """The share is taken by the trace's id; the server behind is told the choice either way."""
+    span = begin_span((), FRESH, ratio)
+    assert (span.parent, span.sampled) == ("", sampled)
+    assert span.trace_id == FRESH[16:].hex()
+    flags = b"01" if sampled else b"00"
+    assert span.outgoing(()) == ((b"traceparent", f"00-{span.trace_id}-{OURS[1]}-".encode() + flags),)
+
+
+def retraced(raw: bytes) -> tuple[bytes, Span]:
+    """A body as it is sent on, the trace taken from it alone."""
+    params = orjson.loads(raw)["params"]
+    parent = params["_meta"].get("traceparent")
+    came: Any = ((b"traceparent", parent.encode()),) if parent == PARENT else ()
+    span = begin_span(came, FRESH, 1.0)
+    return retrace(raw, params, meta_of(span, came, params["_meta"])), span
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"params":{"_meta":{"traceparent":"%b","x":1}, "n" : 1.50 , "big": 12345678901234567890123}}',
+        b'{"params": {"n": 1e2, "_meta": {"a": {"traceparent": 1}, "traceparent" : "%b"}}}',
+        b'{"params":{"a":{"traceparent":"%b","_meta":{"x":1}},"_meta":{"traceparent":"%b"}}}',
+        b'{"params":{"a":{"_meta":{"x":1}},"t":"\\"_meta\\":{","_meta":{"k":"v"}}}',
+    ],
+)
+def test_a_body_names_our_span_and_every_other_byte_is_as_it_came(raw: bytes) -> None:
+    """In `_meta` alone: what looks like it in the arguments was judged, and is sent as it was judged."""
+    raw = raw.replace(b"%b", PARENT.encode())
+    changed, span = retraced(raw)
+    ours = f"00-{span.trace_id}-{OURS[1]}-01"
+    before, after = orjson.loads(raw), orjson.loads(changed)
+    assert after["params"]["_meta"].pop("traceparent") == ours
+    before["params"]["_meta"].pop("traceparent", None)
+    assert after == before
+    assert changed.replace(b'"traceparent":"%b",' % ours.encode(), b"").replace(ours.encode(), PARENT.encode()) in (
+        raw,
+        raw.replace(b'"traceparent":"%b",' % PARENT.encode(), b""),
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"params":{"_meta":{"trace\\u0070arent":"%b"},"a":{"traceparent":"%b"}}}',
+        b'{"params":{"_meta":{"traceparent":"nonsense"}}}',
+        b'{"params":{"_meta":{"tracestate":"a=1"}}}',
+        b'{"params":{"_meta":{}}}',
+    ],
+)
+def test_a_body_whose_trace_is_not_found_so_stays_as_it_is(raw: bytes) -> None:
+    """One that is spelled otherwise, or is none: the headers name our span, the body is not touched."""
+    raw = raw.replace(b"%b", PARENT.encode())
+    assert retraced(raw)[0] == raw

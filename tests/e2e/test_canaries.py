@@ -61,7 +61,9 @@ MAY: Mapping[str, set[str]] = {
 """Sink -> the canaries that are in it: all of them were let in there, and each is heard. No row: none."""
 
 WITNESSES: Mapping[str, str] = {
-    **dict.fromkeys(("record", "otlp", "audit search", "audit export", "audit tail", "auditor"), "decision"),
+    **dict.fromkeys(
+        ("record", "otlp", "traces", "audit search", "audit export", "audit tail", "auditor"), "decision"
+    ),
     **dict.fromkeys(("webhook", "database", "reviewer", "requester"), "ticket"),
     "caller": "decision",
     "explain": "0af7651916cd43dd8448eb211c80319c",
@@ -294,7 +296,7 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
     server = ScriptedUpstream(lambda exchange: play(lambda: here[0], exchange))
     sinks = {
         name: ScriptedUpstream(lambda exchange, name=name: receive(lambda: here[0], name, exchange))  # type: ignore[misc]
-        for name in ("webhook", "chat", "otlp", "checkpoint")
+        for name in ("webhook", "chat", "otlp", "traces", "checkpoint")
     }
     async with contextlib.AsyncExitStack() as open_, served(oidc.app()) as url:
         for one in (server, *sinks.values()):
@@ -322,6 +324,7 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
             "HOOK_URL": f"{at['webhook']}/tickets/{canary['hook url']}",
             "CHAT_URL": f"{at['chat']}/services/{canary['chat url']}",
             "OTLP_HEADERS": f"x-key={canary['otlp key']}",
+            "TRACES_HEADERS": f"x-key={canary['traces key']}",
             "TMPDIR": str(temp),
             "PYTHONASYNCIODEBUG": "1",  # loops then tell of slow steps, with what they were called with
         }
@@ -356,6 +359,11 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
                 ],
             },
             sign_in={"issuer": url, "client_id": oidc.client_id, "client_secret_env": "CLIENT_SECRET"},
+            telemetry={
+                "traces": {
+                    "endpoint": f"{at['traces']}/{canary['traces url']}/v1/traces", "headers_env": "TRACES_HEADERS"
+                }
+            },
             audit={
                 **record,
                 "otlp": {"endpoint": f"{at['otlp']}/{canary['otlp url']}/v1/logs", "headers_env": "OTLP_HEADERS"},
@@ -605,8 +613,11 @@ async def test_no_canary_sings_where_it_must_not(kept: str, tmp_path: Path, requ
 
         def told() -> bool:
             got = {name: b"".join(seen.body for seen in one.seen) for name, one in scene.sinks.items()}
-            ends = first["ticket"].encode(), needed["otlp"], needed["checkpoint"]
-            return all(end in got[name] for name, end in zip(("webhook", "otlp", "checkpoint"), ends, strict=True))
+            ends = {
+                "webhook": first["ticket"].encode(),
+                **{name: needed[name] for name in ("otlp", "traces", "checkpoint")},
+            }
+            return all(end in got[name] for name, end in ends.items())
 
         await eventually("the receivers were told", told, 60)
         for place in ("metrics", "readyz"):

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_record import TOOLS, a_stack, ostiary
-from tests.ports.test_audit_otlp import Receiver
+from tests.support.otlp import Receiver
 from tests.support.stack import Stack, call
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 

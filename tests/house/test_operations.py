@@ -32,10 +32,11 @@ def families() -> Iterator[tuple[str, str, set[str]]]:
             yield family.name, family.type, set(getattr(collector, "_labelnames", ()))
     worker = Worker(1)
     figures = {name: {"x": 1.0} if shown.label else 1.0 for name, shown in GAUGES.items()}
-    worker.hear(Status(True, (), ("x",), "r", figures))
+    worker.hear(Status(True, ("x",), ("x",), "r", figures))
     for family in WorkforceCollector(Roster(1, {0: worker})).collect():
         labels = {label for sample in family.samples for label in sample.labels}
-        yield family.name, family.type, labels or ({"slot"} if family.name.startswith("ostiary_worker_") else set())
+        by_slot = {"slot"} if family.name.startswith("ostiary_worker_") else set()
+        yield family.name, family.type, labels or by_slot
 
 
 def test_every_metric_is_explained_once_with_its_kind_and_labels() -> None:

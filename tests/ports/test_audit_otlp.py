@@ -5,60 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 
 from gateway.audit.otlp import OtlpExport
 from tests.ports.test_audit import decision, opened, outcome
-
-
-class Receiver:
-    """An OTLP receiver on a socket; it can be made to refuse."""
-
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-        self.headers: list[str] = []
-        self.status = 200
-        self.largest = 2**30
-        self.hang: threading.Event | None = None
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.headers.append(self.headers.get("x-key", ""))
-                if receiver.hang is not None:
-                    receiver.hang.wait(30)
-                status = 413 if len(body) > receiver.largest else receiver.status
-                if status == 200:
-                    for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
-                        for scope in resource.scope_logs:
-                            receiver.records += scope.log_records
-                answer = ExportLogsServiceResponse().SerializeToString()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/x-protobuf")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: Any) -> None:
-                """Quiet."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/logs"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+from tests.support.otlp import Receiver, receiving
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    one = Receiver()
-    yield one
-    one.server.shutdown()
-    one.server.server_close()
+    with receiving() as one:
+        yield one
 
 
 def until(export: OtlpExport) -> None:

@@ -183,25 +183,30 @@ def test_counters_outlive_their_worker_and_files_stay_few(tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) <= 2 * 2
 
 
-FOLDER_GONE = """
-import os, shutil
+NO_ROOM = """
+import os, resource, shutil, signal
+from dataclasses import replace
 from gateway.contract.record import outcome_record
 from gateway.telemetry import Telemetry, count_in_slot
 from tests.contract.walked import REDACTOR, ended, walked
 count_in_slot(0)
 telemetry = Telemetry()
 shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-passage = ended(walked())
-telemetry.concluded(passage, outcome_record(passage, REDACTOR))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+for n in range(1000):
+    passage = ended(walked())
+    passage.server = replace(passage.server, name=f"{n}")
+    telemetry.concluded(passage, outcome_record(passage, REDACTOR))
 """
 
 
 def test_a_request_is_no_worse_for_metrics_that_can_not_be_written(tmp_path: Path) -> None:
-    """The folder goes with a supervisor that is killed: a call in flight is concluded and logged, and not counted."""
+    """No room for a new series, in a folder that went with its supervisor: a call is concluded, and not counted."""
     folder = tmp_path / "metrics"
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", FOLDER_GONE], check=False, capture_output=True, text=True,
+        [sys.executable, "-c", NO_ROOM], check=False, capture_output=True, text=True,
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
