@@ -370,6 +370,12 @@ class House:
         self._streams.drain()
         self._corridor.desk.hurry()
 
+    @property
+    def drain_s(self) -> float:
+        """How long it serves on when it stops; a part of the grace time."""
+        limits = self._plan.settings.limits
+        return min(limits.drain_s, limits.grace_s)
+
     def server_config(self) -> uvicorn.Config:
         """How uvicorn serves this house."""
         limits = self._plan.settings.limits
@@ -377,7 +383,7 @@ class House:
             self,
             lifespan="off",
             log_config=None,
-            timeout_graceful_shutdown=max(1, round(limits.grace_s)),
+            timeout_graceful_shutdown=max(1, round(limits.grace_s - self.drain_s)),
             **server_options(self._plan.door, self._refused_at_the_door),
         )
 

@@ -102,8 +102,9 @@ def main(ctx: click.Context) -> None:
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
 def serve(config: Path, host: str | None, port: int | None, workers: int) -> None:
     """Serve: one supervisor and N worker processes."""
+    from gateway.listener import CannotServe  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415 - the other commands need none of this
-    from gateway.supervisor import CannotServe, Posts, Supervisor, worker_command  # noqa: PLC0415
+    from gateway.supervisor import Posts, Supervisor, stay_asked, worker_command  # noqa: PLC0415
 
     settings = with_listen(read_settings(config), host, port)
     set_up_logs()
@@ -115,10 +116,13 @@ def serve(config: Path, host: str | None, port: int | None, workers: int) -> Non
         workers=workers,
         command=worker_command(config.resolve(), settings.listen.host, workers),
         grace_s=settings.limits.grace_s,
+        drain_s=min(settings.limits.drain_s, settings.limits.grace_s),
     )
 
     async def supervise() -> int:
-        return await Supervisor(posts).run()
+        code = await Supervisor(posts).run()
+        stay_asked()
+        return code
 
     try:
         sys.exit(asyncio.run(supervise()))

@@ -327,7 +327,7 @@ class Connection(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=head.expects_continue,
-            keep_alive=self.parser.should_keep_alive(),
+            keep_alive=self.parser.should_keep_alive() and not self.watch.leaving,
             on_response=self.on_response_complete,
         )
         self._start_asgi_task(self.cycle, self.app)
@@ -352,7 +352,22 @@ class Connection(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         self.phase = AWAITING_HEAD
-        self.deadline = self.loop.time() + self.limits.idle_s
+        self.deadline = self.loop.time() + min(self.limits.idle_s, self.watch.rest_s)
+
+    def announce_end(self) -> None:
+        """See `Watch.leave`. An answer whose head is on its way can't say it any more: the next one does."""
+        if self.phase == AWAITING_HEAD:
+            if not self._pending:
+                self.deadline = min(self.deadline, self.loop.time() + self.watch.rest_s)
+        elif self.phase != PARTING and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """The listener is closed. Whoever rests is looked after by the clock, if the server took its leave."""
+        if not self.watch.leaving:
+            super().shutdown()
+        elif self.phase == AWAITING_HEAD and self.deadline <= self.loop.time():
+            self._part()
 
     def _refuse(self, refused: Refused) -> None:
         """Answer without an application: nothing that came can be trusted to be a request."""

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import io
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from gateway.listener import SETTLE_S, CannotServe, bind, keep_out
+from gateway.metrics_folder import MetricsFolder
 from gateway.roster import Roster, Worker
 from gateway.status import LONGEST_LINE, Resigned, read_line
 
 CANNOT_START = 3
 """A worker's exit code when its configuration or its bundle can't be used."""
-BACKLOG = 2048
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_AFTER_S = 10.0
 TRIES = 5
@@ -38,7 +36,6 @@ SILENCE_S = 30
 LAST_WORD_S = 1.0
 CLOSING_S = 10.0
 """What a worker may need after its grace time: to commit its records and end its evaluators."""
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,66 +49,7 @@ class Posts:
     workers: int
     command: tuple[str, ...]
     grace_s: float
-
-
-class CannotServe(Exception):  # noqa: N818 - what it is
-    """The gateway can't serve at all; the text names the setting."""
-
-
-def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A listening TCP socket on a name, an IPv4 or an IPv6 literal. Raises `CannotServe` naming the setting."""
-    bare = host.removeprefix("[").removesuffix("]")
-    try:
-        found = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # A name can have both kinds of addresses; "localhost" means 127.0.0.1 to whoever writes it into a probe.
-        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}") from error
-    return listener
-
-
-class MetricsFolder:
-    """A private folder for the workers' counters, in memory where there is such a place: a disk may stand still.
-
-    Its lock says that its supervisor lives. What a killed one left behind is removed by the next.
-    """
-
-    def __init__(self) -> None:
-        for parent in (MEMORY, Path(tempfile.gettempdir())):
-            with contextlib.suppress(OSError):
-                draft = Path(tempfile.mkdtemp(prefix=".ostiary-", dir=parent))
-                self._lock = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-                # Under its name only once it is locked: nobody takes it for one that was left behind.
-                self.path = draft.rename(parent / f"ostiary-metrics-{draft.name.removeprefix('.ostiary-')}")
-                self._remove_left_behind(parent)
-                return
-        raise CannotServe("no folder for the metrics can be made: neither /dev/shm nor TMPDIR can be written to")
-
-    @staticmethod
-    def _remove_left_behind(parent: Path) -> None:
-        for folder in parent.glob("ostiary-metrics-*"):
-            with contextlib.suppress(OSError):
-                fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    if os.fstat(fd).st_uid == os.getuid():
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(folder, ignore_errors=True)
-                finally:
-                    os.close(fd)
-
-    def remove(self) -> None:
-        """The end of the supervisor."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+    drain_s: float = 0.0
 
 
 class Supervisor:
@@ -122,6 +60,7 @@ class Supervisor:
         self.roster = Roster(posts.workers)
         self._log = structlog.get_logger("supervisor")
         self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._fault = ""
         self._exit_code = 0
         self._served: set[int] = set()
@@ -140,8 +79,8 @@ class Supervisor:
         ):
             folder = MetricsFolder()
             loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop)
+            loop.add_signal_handler(signal.SIGTERM, self._stop)
+            loop.add_signal_handler(signal.SIGINT, self._stop_at_once)
             host, port = door.getsockname()[:2]
             self._log.info("listening", host=host, port=port, admin_port=desk.getsockname()[1], pid=os.getpid())
             try:
@@ -176,9 +115,19 @@ class Supervisor:
         self.roster.draining = True
         self._stopping.set()
 
+    def _stop_at_once(self) -> None:
+        """Asked from a terminal: nobody waits for traffic that still comes."""
+        self._hurried.set()
+        self._stop()
+
     async def _close_when_stopping(self, door: socket.socket) -> None:
-        """Nobody accepts any more: connections that come now are refused at once instead of waiting in vain."""
+        """Workers accept for as long as traffic may still come; then nobody does, and who comes is refused."""
         await self._stopping.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurried.wait(), self.posts.drain_s)
+        if not self._hurried.is_set():
+            keep_out(door)
+            await asyncio.sleep(SETTLE_S if self.posts.drain_s else 0)
         door.close()
 
     async def _keep(self, slot: int, door: socket.socket, folder: Path) -> None:
@@ -272,10 +221,21 @@ class Supervisor:
                 self._log.error("worker_hangs", pid=worker.pid, silent_s=SILENCE_S)
                 process.kill()
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.send_signal(signal.SIGINT if self._hurried.is_set() else signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), self.posts.drain_s)
+                process.send_signal(signal.SIGINT)
             await asyncio.sleep(self.posts.grace_s + CLOSING_S)
             self._log.error("worker_killed", pid=worker.pid)
             process.kill()
+
+
+def stay_asked() -> None:
+    """The process ends in order: a signal that asks for it once more must not end it otherwise at the last moment."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def worker_command(config: Path, host: str, workers: int) -> tuple[str, ...]:

@@ -27,6 +27,10 @@ class Watched(Protocol):
         """A deadline has passed."""
         ...
 
+    def announce_end(self) -> None:
+        """The server leaves: say so with the next answer."""
+        ...
+
     def cut(self) -> None:
         """End it now."""
         ...
@@ -40,6 +44,19 @@ class Watch:
         self._tick_s = tick_s
         self._unread_bytes = unread_bytes
         self._timer: asyncio.TimerHandle | None = None
+        self.leaving = False
+        self.rest_s = math.inf
+        """How long a connection without a request is kept once the server leaves."""
+
+    def leave(self, rest_s: float) -> None:
+        """The server leaves: each answer that begins from now on is its connection's last.
+
+        A connection that rests is not closed under its client, who may be sending just now and could not tell whether
+        that was heard: it is served once more, or closed when it has rested for `rest_s`.
+        """
+        self.leaving, self.rest_s = True, rest_s
+        for connection in self.connections:
+            connection.announce_end()
 
     def add(self, connection: Watched) -> None:
         """Look after `connection` until it is discarded."""

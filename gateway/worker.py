@@ -18,13 +18,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
 import uvicorn
 
 from gateway.admin import QuietServer
+from gateway.departure import Departure
 from gateway.status import Resigned, Status
 
 STATUS_EVERY_S = 1.0
@@ -33,6 +34,12 @@ UNACKNOWLEDGED_S = 60.0
 TRIM_EVERY_S = 10.0
 WORTH_BYTES = 8 << 20
 _PR_SET_PDEATHSIG = 1
+LEAVE: Mapping[signal.Signals, Callable[[Departure], None]] = {
+    signal.SIGTERM: Departure.leave,
+    signal.SIGINT: Departure.leave_at_once,
+    signal.SIGUSR1: Departure.retire,
+}
+"""How each signal ends a worker."""
 
 
 class Servable(Protocol):
@@ -50,8 +57,13 @@ class Servable(Protocol):
         """It stops: end what would go on for ever. Safe to call twice."""
         ...
 
+    @property
+    def drain_s(self) -> float:
+        """How long it serves on when it stops."""
+        ...
+
     def server_config(self) -> uvicorn.Config:
-        """How uvicorn serves it."""
+        """How uvicorn serves it, with the door's own protocol (`connection.make_protocol`)."""
         ...
 
     async def close(self) -> None:
@@ -83,7 +95,8 @@ class StatusPipe:
 def hold_to_supervisor(status_fd: int) -> None:
     """End with the supervisor even while nothing looks at the pipe: at start, say (Linux). At once if it is gone."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        # Not SIGTERM: the next supervisor wants the address, and whoever comes then is to find that one.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
     look = select.poll()
     look.register(status_fd, 0)
     if look.poll(0):
@@ -143,31 +156,31 @@ def resident_bytes() -> int:
 
 
 async def _report(
-    house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool], stop: Callable[[], None]
+    house: Servable, pipe: StatusPipe, server: uvicorn.Server, over: Callable[[], bool], departure: Departure
 ) -> None:
-    """Say how the house is, at once where its readiness changes, until it is `over`; `stop` when the pipe breaks."""
+    """Say how the house is, at once where its readiness changes, until it is `over`; leave when the pipe breaks."""
     said: tuple[Any, ...] = ()
     returns = Returns()
     said_at, latest, loop_lag = 0.0, time.monotonic(), 0.0
     while not over():
         now = time.monotonic()
         loop_lag = max(loop_lag, now - latest)
-        status = _with_server(house.status(), server, loop_lag)
+        status = _with_server(house.status(), server, loop_lag, departure.begun)
         shown = (status.ready, status.missing, status.degraded)
         if shown != said or now - said_at >= STATUS_EVERY_S:
             pipe.say(status)
             said, said_at, loop_lag = shown, now, 0.0
             await returns.look()
         if pipe.broken:
-            stop()
+            departure.leave_at_once()
         latest = time.monotonic() + LOOK_EVERY_S
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _with_server(status: Status, server: uvicorn.Server, loop_lag: float) -> Status:
+def _with_server(status: Status, server: uvicorn.Server, loop_lag: float, leaving: bool) -> Status:
     """The house's status and what only its server knows."""
     missing = status.missing
-    if server.should_exit:
+    if leaving:
         missing = (*missing, "draining")
     elif not server.started:
         missing = (*missing, "listener")
@@ -180,7 +193,7 @@ def _with_server(status: Status, server: uvicorn.Server, loop_lag: float) -> Sta
 
 
 async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
-    """Serve on the inherited socket `fd` until SIGTERM or SIGINT. Raises what `House.start` raises."""
+    """Serve on the inherited socket `fd` until a signal ends it (`LEAVE`). Raises what `House.start` raises."""
     use_all_descriptors()
     listener = socket.socket(fileno=fd)
     notice_the_dead(listener)
@@ -188,17 +201,14 @@ async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
     # What is there now stays: no later collection goes through it, which would hold the loop for a tenth of a second.
     gc.freeze()
     gc.enable()
-    server = QuietServer(house.server_config())
+    config: Any = house.server_config()
+    server = QuietServer(config)
+    departure = Departure(house, server, config.http.watch, house.drain_s)
     loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-        house.drain()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    for number, leave in LEAVE.items():
+        loop.add_signal_handler(number, leave, departure)
     served = asyncio.Event()
-    reporting = asyncio.create_task(_report(house, pipe, server, served.is_set, stop))
+    reporting = asyncio.create_task(_report(house, pipe, server, served.is_set, departure))
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -162,4 +162,5 @@ class House:
             "approvals": {"database": "sqlite:///ostiary.db"},
             "sign_in": {"issuer": self.issuer_url, "client_id": CLIENT_ID},
             "audit": {"file": "audit.jsonl"},
+            "limits": {"drain_s": 0},  # nobody stands before it who would still send
         } | self.settings

@@ -38,6 +38,7 @@ class Limits(Group):
     held_tasks_per_subject: Annotated[int, Field(ge=0, le=10_000)] = 100
     held_result_bytes: Annotated[int, Field(ge=1024, le=1 << 28)] = 4_194_304
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
+    drain_s: Annotated[float, Field(ge=0, le=300)] = 5.0
 
     @property
     def at_once_per_subject(self) -> int:

@@ -23,8 +23,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import supervisor
-from gateway.supervisor import CannotServe, MetricsFolder, Posts, Supervisor
+from gateway import metrics_folder, supervisor
+from gateway.listener import CannotServe
+from gateway.metrics_folder import MetricsFolder
+from gateway.supervisor import Posts, Supervisor
 from tests.support.issuer import JwksServer
 from tests.support.ports import free_port
 from tests.support.processes import descendants, eventually, living
@@ -516,7 +518,7 @@ async def test_a_worker_that_speaks_nonsense_is_not_believed() -> None:
 def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counters' folder is in memory where there is such a place, else a temporary one, and private; the next
     supervisor removes what a killed one left behind, and nothing of one that lives."""
-    monkeypatch.setattr(supervisor, "MEMORY", tmp_path)
+    monkeypatch.setattr(metrics_folder, "MEMORY", tmp_path)
     first = MetricsFolder()
     assert first.path.parent == tmp_path
     assert first.path.stat().st_mode & 0o777 == 0o700
@@ -530,7 +532,7 @@ def test_metrics_are_counted_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     first.remove()
     assert set(tmp_path.iterdir()) == {second.path, unknown}
     second.remove()
-    monkeypatch.setattr(supervisor, "MEMORY", tmp_path / "nowhere")
+    monkeypatch.setattr(metrics_folder, "MEMORY", tmp_path / "nowhere")
     other = MetricsFolder()
     assert other.path.is_dir()
     other.remove()
