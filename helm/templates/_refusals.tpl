@@ -1,0 +1,264 @@
+{{/* A line for each mistake; (dict "root" $ "config" the settings with their defaults). refusals.yaml tells them. */}}
+
+{{- define "ostiary.isLoopback" -}}
+{{- $host := (urlParse .).hostname -}}
+{{- if or (eq $host "localhost") (hasPrefix "127." $host) (eq $host "::1") }}yes{{ end -}}
+{{- end -}}
+
+{{- define "ostiary.refuse.settings" -}}
+{{- $config := .config -}}
+{{- if and (hasPrefix "http:" $config.public_url) (not (include "ostiary.isLoopback" $config.public_url)) }}
+config.public_url: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- if not (has (urlParse $config.public_url).path (list "" "/")) }}
+config.public_url: must have no path
+{{- end }}
+{{- if and (eq (int $config.listen.port) (int $config.admin.port)) (eq $config.listen.host $config.admin.host) }}
+config.admin.port: is that of listen already
+{{- end }}
+{{- range $group, $port := dict "listen" $config.listen.port "admin" $config.admin.port }}
+{{- if not (int $port) }}
+config.{{ $group }}.port: 0 lets the system choose, and nothing would find it
+{{- end }}
+{{- end }}
+{{- range $group := list "listen" "admin" }}
+{{- if not (has (get $config $group).host (list "0.0.0.0" "::" "[::]")) }}
+config.{{ $group }}.host: {{ (get $config $group).host }} can't be reached from outside the pod: 0.0.0.0 or ::
+{{- end }}
+{{- end }}
+{{- $known := list }}
+{{- range $config.identity.issuers }}
+{{- if has .issuer $known }}
+config.identity: an issuer is configured twice
+{{- end }}
+{{- $known = append $known .issuer }}
+{{- if and (hasPrefix "http:" .issuer) (not (include "ostiary.isLoopback" .issuer)) }}
+config.identity.issuers: {{ .issuer }}: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- if and .jwks_uri .jwks_file }}
+config.identity.issuers: jwks_uri and jwks_file exclude each other
+{{- end }}
+{{- end }}
+{{- $paths := dict }}
+{{- range $name, $server := $config.servers }}
+{{- range $server.issuers }}
+{{- if not (has . $known) }}
+config.servers.{{ $name }}.issuers: {{ . }} is not one of identity.issuers
+{{- end }}
+{{- end }}
+{{- if hasKey $paths $server.path }}
+config.servers.{{ $name }}.path: {{ $server.path }} is that of servers.{{ get $paths $server.path }} already
+{{- end }}
+{{- $_ := set $paths $server.path $name }}
+{{- end }}
+{{- range $config.approvals.issuers }}
+{{- if not (has . $known) }}
+config.approvals.issuers: {{ . }} is not one of identity.issuers
+{{- end }}
+{{- end }}
+{{- with $config.sign_in }}
+{{- if not (has .issuer (default $known $config.approvals.issuers)) }}
+config.sign_in: {{ .issuer }} is not one of approvals.issuers
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "ostiary.refuse.variables" -}}
+{{- $config := .config -}}
+{{- $values := .root.Values -}}
+{{- $needed := splitList "\n" (include "ostiary.variables" (dict "at" "" "node" $config)) }}
+{{- $checkpoints := default dict $config.audit.checkpoints }}
+{{- if and (or $checkpoints.file $checkpoints.webhook) (not $checkpoints.key_env) }}
+{{- $needed = append $needed "audit.checkpoints.key_env OSTIARY_CHECKPOINT_KEY" }}
+{{- end }}
+{{- range $needed }}
+{{- if . }}
+{{- $setting := index (splitList " " .) 0 }}
+{{- $name := index (splitList " " .) 1 }}
+{{- if not (hasKey $values.secretEnv $name) }}
+config.{{ $setting }}: the environment variable {{ $name }} is not set: name its Secret in secretEnv.{{ $name }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $audit := get $values.secretEnv $config.audit.hmac_key_env }}
+{{- $seals := get $values.secretEnv $config.seals.keys_env }}
+{{- if and $audit $seals }}
+{{- if and (eq $audit.secret $seals.secret) (eq $audit.key $seals.key) }}
+config.audit.hmac_key_env and seals.keys_env: the audit and the seals must not share a key
+{{- end }}
+{{- end }}
+{{- range $name, $_ := mergeOverwrite dict (deepCopy $values.secretEnv) (deepCopy $values.env) (deepCopy $values.migrations.secretEnv) }}
+{{- if and (hasPrefix "OSTIARY_" $name) (contains "__" $name) }}
+{{ $name }}: settings stand in config, where the chart can judge them
+{{- end }}
+{{- end }}
+{{- range $name, $_ := $values.env }}
+{{- if or (hasKey $values.secretEnv $name) (regexMatch "(PASS(WORD|WD)?|SECRET|TOKEN|KEYS?)$" $name) }}
+env.{{ $name }}: a secret comes from a Secret, by secretEnv
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "ostiary.refuse.stores" -}}
+{{- $config := .config -}}
+{{- $values := .root.Values -}}
+{{- $given := .root.Values.config -}}
+{{- $kind := include "ostiary.databaseKind" .root }}
+{{- $most := int (include "ostiary.mostReplicas" .root) }}
+{{- if and (dig "approvals" "database" "" $given) $config.approvals.database_env }}
+config.approvals: database and database_env are two answers to one question
+{{- end }}
+{{- if and $config.audit.database $config.audit.database_env }}
+config.audit: database and database_env are two answers to one question
+{{- end }}
+{{- range $group := list "approvals" "audit" }}
+{{- if regexMatch "^postgres(ql)?://[^/@]*:[^/@]*@" (get $config $group).database }}
+config.{{ $group }}.database: a password has no place in values: {{ $group }}.database_env, or PGPASSWORD in secretEnv
+{{- end }}
+{{- end }}
+{{- if eq $kind "sqlite" }}
+{{- if gt $most 1 }}
+config.approvals.database: a SQLite file is shared by the workers of one host: {{ $most }} replicas need PostgreSQL
+{{- end }}
+{{- if not (hasPrefix "sqlite:////var/lib/ostiary/" $config.approvals.database) }}
+config.approvals.database: {{ $config.approvals.database }} is not on the volume: sqlite:////var/lib/ostiary/tickets.db, or PostgreSQL
+{{- end }}
+{{- if not $config.approvals.migrate }}
+config.approvals.migrate: nobody else would bring a file on the volume to the revision that is used
+{{- end }}
+{{- end }}
+{{- if and (eq $config.budgets.store "memory") (or (gt $most 1) (gt (int $values.workers) 1)) }}
+config.budgets.store: memory is one worker's: {{ $most }} replicas of {{ int $values.workers }} workers would each spend the whole budget; with several workers they need budgets.store: database
+{{- end }}
+{{- $audit := $config.audit }}
+{{- if and (or $audit.database $audit.database_env) (or $audit.rotate_bytes $audit.rotate_s $audit.keep_s) }}
+config.audit.rotate_bytes, rotate_s and keep_s are for files: a database rotates nothing
+{{- end }}
+{{- if and $audit.keep_s (or (not $audit.checkpoints) (not (or $audit.rotate_bytes $audit.rotate_s))) }}
+config.audit.keep_s: only rotated files whose end a checkpoint holds go: set up both, or leave it
+{{- end }}
+{{- if hasKey $audit "checkpoints" }}
+{{- $checkpoints := default dict $audit.checkpoints }}
+{{- if and (not (kindIs "invalid" $audit.checkpoints)) (not (or $checkpoints.file $checkpoints.webhook)) }}
+config.audit.checkpoints: name a file, a webhook, or both
+{{- end }}
+{{- if hasPrefix "/var/lib/ostiary/" (default "" $checkpoints.file) }}
+config.audit.checkpoints.file: {{ $checkpoints.file }} is on the record's own volume, which is no second place
+{{- end }}
+{{- if and $checkpoints.file (gt $most 1) }}
+config.audit.checkpoints.file: {{ $most }} replicas have no file in common: audit.checkpoints.webhook
+{{- end }}
+{{- end }}
+{{- with $values.trialPostgresql }}
+{{- if .enabled }}
+{{- $url := printf "postgresql://ostiary@%s/ostiary" (include "ostiary.trial.name" $.root) }}
+{{- if ne $config.approvals.database $url }}
+config.approvals.database: the trial database is {{ $url }}
+{{- end }}
+{{- if not $config.approvals.migrate }}
+config.approvals.migrate: the trial database is there only after the install: its gateway migrates it
+{{- end }}
+{{- if not .password }}
+trialPostgresql.password: name the Secret that holds it
+{{- else if ne (toJson .password) (toJson (get $values.secretEnv "PGPASSWORD")) }}
+secretEnv.PGPASSWORD: the gateway needs the password that trialPostgresql.password names
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $values.migrations.secretEnv $config.approvals.migrate }}
+config.approvals.migrate: the owner's credentials are the migrations' alone: false
+{{- end }}
+{{- end -}}
+
+{{- define "ostiary.refuse.policy" -}}
+{{- $config := .config -}}
+{{- $values := .root.Values -}}
+{{- $policy := $config.policy }}
+{{- $url := default "" $policy.url }}
+{{- if eq $policy.engine "opa" }}
+{{- if and (hasPrefix "http:" $url) (not (include "ostiary.isLoopback" $url)) }}
+config.policy.url: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- if and (hasPrefix "http:" $url) (include "ostiary.isLoopback" $url) (not $values.opa.sidecar) }}
+config.policy.url: {{ $url }} is the pod itself, where no OPA runs: opa.sidecar
+{{- end }}
+{{- if and $values.opa.sidecar (ne (trimSuffix "/" $url) "http://127.0.0.1:8181") }}
+config.policy.url: {{ $url }} is not the sidecar: http://127.0.0.1:8181
+{{- end }}
+{{- else if $values.opa.sidecar }}
+opa.sidecar: nobody would ask it: config.policy.engine is {{ $policy.engine }}
+{{- end }}
+{{- if and (not (include "ostiary.makesBundle" .root)) (or $values.policy.rules (ne (toJson $values.policy.data) "{\"servers\":{}}")) }}
+policy: nobody would read it: config.policy.path is not ./policy, and there is no OPA in the pod
+{{- end }}
+{{- range $name, $_ := $values.policy.data.servers }}
+{{- if not (hasKey $config.servers $name) }}
+policy.data.servers.{{ $name }}: no such server is configured
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "ostiary.refuse.places" -}}
+{{- $config := .config -}}
+{{- $values := .root.Values -}}
+{{- if not (hasPrefix "/var/lib/ostiary/" $config.audit.file) }}
+config.audit.file: {{ $config.audit.file }} is not below /var/lib/ostiary, the one place that the pod may write to
+{{- end }}
+{{- if and $config.policy.shadow (not (hasPrefix "/var/lib/ostiary/" (default "" (dig "shadow" "file" "" $config.policy)))) }}
+config.policy.shadow.file: is not below /var/lib/ostiary, the one place that the pod may write to
+{{- end }}
+{{- $names := list }}
+{{- $paths := list "/etc/ostiary/ostiary.yaml" "/etc/ostiary/policy" "/var/lib/ostiary" "/tmp" "/dev/shm" }}
+{{- range $values.mounts }}
+{{- if ne 1 (add (hasKey . "configMap" | ternary 1 0) (hasKey . "secret" | ternary 1 0) (hasKey . "claim" | ternary 1 0)) }}
+mounts: {{ .name }}: one of configMap, secret and claim
+{{- end }}
+{{- if has .name $names }}
+mounts: {{ .name }} is there twice
+{{- end }}
+{{- if or (has .path $paths) (eq .path "/etc/ostiary") }}
+mounts: {{ .path }} is taken
+{{- end }}
+{{- $names = append $names .name }}
+{{- $paths = append $paths .path }}
+{{- end }}
+{{- if and $values.prometheusRule.enabled (not (.root.Files.Get "files/alerts.yaml")) }}
+prometheusRule.enabled: this chart holds no files/alerts.yaml
+{{- end }}
+{{- if and $values.dashboard.enabled (not (.root.Files.Get "files/dashboard.json")) }}
+dashboard.enabled: this chart holds no files/dashboard.json
+{{- end }}
+{{- if and $values.autoscaling.enabled (lt (int $values.autoscaling.maxReplicas) (int $values.autoscaling.minReplicas)) }}
+autoscaling.maxReplicas: is below minReplicas
+{{- end }}
+{{- end -}}
+
+{{- define "ostiary.refuse.network" -}}
+{{- $config := .config -}}
+{{- $network := .root.Values.networkPolicy }}
+{{- range $name, $_ := $network.servers }}
+{{- if not (hasKey $config.servers $name) }}
+networkPolicy.servers.{{ $name }}: no such server is configured
+{{- end }}
+{{- end }}
+{{- if $network.enabled }}
+{{- $remote := list }}
+{{- range $config.identity.issuers }}
+{{- if not .jwks_file }}{{ $remote = append $remote .issuer }}{{ end }}
+{{- end }}
+{{- if and $remote (not $network.egress) }}
+networkPolicy.egress: nothing leads to {{ join ", " $remote }}: no key would ever be loaded, and nothing be ready
+{{- end }}
+{{- range $name, $_ := $config.servers }}
+{{- if not (or (hasKey $network.servers $name) (hasKey $network.egress $name)) }}
+networkPolicy: nothing leads to config.servers.{{ $name }}: networkPolicy.servers.{{ $name }} for pods, networkPolicy.egress.{{ $name }} for what is elsewhere
+{{- end }}
+{{- end }}
+{{- if and (eq (include "ostiary.databaseKind" .root) "postgresql") (not .root.Values.trialPostgresql.enabled) (not (hasKey $network.egress "database")) }}
+networkPolicy.egress.database: nothing leads to the database
+{{- end }}
+{{- if and .root.Values.serviceMonitor.enabled (not $network.monitoring) }}
+networkPolicy.monitoring: serviceMonitor.enabled, and Prometheus is let nowhere
+{{- end }}
+{{- end }}
+{{- end -}}
