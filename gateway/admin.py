@@ -32,7 +32,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a gauge of the status lines is shown: its text, its label if it has one, and how several become one."""
+    """How a gauge of the status lines is shown: its text, its label if it has one, and how several become one.
+
+    Where it has two labels, a space is between their names, and between their values.
+    """
 
     text: str
     combine: Callable[[Iterable[float]], float]
@@ -65,6 +68,12 @@ GAUGES: Mapping[str, Shown] = {
     "tools_quarantined": Shown("Tools that are neither listed nor callable.", max, "server"),
     "replicas": Shown("Configured replicas.", max, "server"),
     "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
+    "replicas_ejected": Shown("Replicas that are out of service.", max, "server"),
+    "replicas_half_open": Shown("Replicas out of service that a call is trying now.", sum, "server"),
+    "replicas_warming": Shown("Replicas that are back and do not take all of their turns yet.", max, "server"),
+    "replica_out": Shown("1 while a replica is out of service.", max, "server replica"),
+    "replica_calls": Shown("Calls that have a place at a replica.", sum, "server replica"),
+    "upstream_waiting": Shown("Calls that wait for a place at a replica.", sum, "server"),
     "list_changes_heard": Shown("1 while a server in use would tell of changes of its lists.", min, "server"),
     "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),
 }
@@ -123,9 +132,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _labelled(name: str, text: str, label: str, figures: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(f"ostiary_{name}", text, labels=(label,))
+    labels = label.split()
+    family = GaugeMetricFamily(f"ostiary_{name}", text, labels=labels)
     for value, figure in figures.items():
-        family.add_metric((value,), figure)
+        family.add_metric(value.split(" ", 1) if len(labels) > 1 else (value,), figure)
     return family
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -78,6 +79,7 @@ from gateway.tenure import Tenure
 from gateway.tokens import Tokens
 from gateway.turnstile import Turnstile
 from gateway.upkeep import Upkeep
+from gateway.upstream.figures import gauges
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.webhooks import WebhookSender
@@ -322,6 +324,7 @@ class House:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
         self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams, self._shadow)
+        self._telemetry.replicas.carry_over(self._http)
         # Leases that nobody extends end calls that run as `unknown`.
         looked_after = self._upkeep.well and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
@@ -329,7 +332,7 @@ class House:
         shared = {"approvals": store.healthy, "policy": not policy.fault}
         if self._plan.settings.policy.engine == "opa":
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
-        replicas, keeper, export = self._http.replicas(), self._record.keeper, self._record.export
+        keeper, export = self._record.keeper, self._record.export
         traces = self._telemetry.traces
         return Status(
             ready=not missing,
@@ -359,8 +362,7 @@ class House:
                 "pins_healthy": self._pins.healthy,
                 "tools_quarantined": self._pins.quarantined(),
                 "list_changes_heard": self._notices.heard(),
-                "replicas": {name: found for name, (found, _) in replicas.items()},
-                "replicas_unreachable": {name: lost for name, (_, lost) in replicas.items()},
+                **gauges(self._http, asyncio.get_running_loop().time()),
                 "upstream_sessions": self._upstream.sessions.counts(),
             },
         )

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -21,7 +21,7 @@ from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.contract.guard import EXECUTED, UNDECLARED, guard_answer
 from gateway.contract.legacy import Answered
-from gateway.contract.passage import Admitted, Passage, Reply
+from gateway.contract.passage import Admitted, Call, Passage, Reply
 from gateway.contract.quirks import Quirk
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
@@ -35,6 +35,7 @@ from gateway.upstream.port import (
     Answer,
     Upstream,
     UpstreamFault,
+    UpstreamFull,
     UpstreamInvalid,
     UpstreamTimeout,
     UpstreamUnreachable,
@@ -47,6 +48,7 @@ TRANSLATED: dict[type[Exception], Refusal] = {
     NotHeld: Refusal.APPROVAL_REFUSED,
     TooManyTickets: Refusal.RATE_LIMITED,
     AuditUnavailable: Refusal.AUDIT_UNAVAILABLE,
+    UpstreamFull: Refusal.OVERLOADED,
     UpstreamUnreachable: Refusal.UPSTREAM_UNREACHABLE,
     UpstreamTimeout: Refusal.UPSTREAM_TIMEOUT,
     UpstreamInvalid: Refusal.UPSTREAM_INVALID,
@@ -71,6 +73,10 @@ RUNS: Mapping[str, Run] = {
     "unknown": Run.UNKNOWN,
 }
 """A forwarded call's outcome -> how the use that it consumed ends, or that it waits for the next leg."""
+
+
+APART: Final = frozenset({"subscription", "task"})
+"""What takes no place at a replica, or is answered by the house itself as often as not."""
 
 
 class Observer(Protocol):
@@ -111,6 +117,11 @@ class Delivery:
         self.observer.broke(passage, error)
         return Refused(Refusal.INTERNAL_ERROR, type(error).__name__)
 
+    def check_room(self, server: str, call: Call) -> None:
+        """Raises `Refused` where a call to this server would only wait in vain: nothing need be asked for it."""
+        if call.kind not in APART and not self.upstream.has_room(server):
+            raise Refused(Refusal.OVERLOADED, "every replica of the server is full, and so is its queue")
+
     async def deliver(self, passage: Passage, admitted: Admitted) -> Reply:
         """Forward the admitted call; a reply whose outcome is (or, for a stream, will be) concluded.
 
@@ -149,10 +160,10 @@ class Delivery:
         try:
             answer = await self.upstream.forward(admitted)
         except UpstreamFault as fault:
-            passage.sent, passage.replica = fault.sent, fault.replica
+            passage.sent, passage.replica, passage.retries = fault.sent, fault.replica, fault.retries
             raise
         passage.left["forward"] = time.perf_counter()
-        passage.replica, passage.status = answer.replica, answer.status
+        passage.replica, passage.status, passage.retries = answer.replica, answer.status, answer.retries
         return answer
 
     def _relay(

@@ -36,8 +36,11 @@ from gateway.sealing import derive_keys
 from gateway.tenure import Tenure, begin_tenure
 from gateway.tokens import Tokens
 from gateway.traces import Traces
+from gateway.upstream.health import HealthRules
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
+from gateway.upstream.probes import Probes
+from gateway.upstream.ring import ServerRules
 from gateway.upstream.target import UpstreamLimits
 from policies.port import Engine
 from policies.verdict import PolicyUnavailable
@@ -214,11 +217,25 @@ def open_upstream(plan: Plan, opened: AsyncExitStack) -> tuple[HttpUpstream, Leg
     settings = plan.settings
     limits = settings.limits
     bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
-    http = HttpUpstream(plan.targets, bounds)
+    http = HttpUpstream(plan.targets, bounds, {name: server_rules(plan, name) for name in plan.targets})
     past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
     upstream = LegacyUpstream(http, past, bounds)
     opened.push_async_callback(upstream.close)
+    probes = Probes(http)
+    probes.start()
+    opened.push_async_callback(probes.close)
     return http, upstream
+
+
+def server_rules(plan: Plan, name: str) -> ServerRules:
+    """How a server's replicas are asked."""
+    server = plan.settings.servers[name]
+    return ServerRules(
+        health=HealthRules(**server.health.model_dump()),
+        **server.load.model_dump(),
+        deadlines=dict(server.deadlines),
+        retry_share=server.retries.share,
+    )
 
 
 def argument_rules(plan: Plan) -> dict[str, ArgumentRules]:

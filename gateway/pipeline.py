@@ -135,6 +135,7 @@ class Corridor:
             received, passage.envelope = in_served_words(heard, received, envelope)
         passage.call = call = match_headers(received, passage.envelope)
         self.delivery.streams.check(call, identity)
+        self.delivery.check_room(server.name, call)
         passage.trace = trace_context(received, call)
         if self.traces is not None:
             passage.span = self.traces.begin(passage.trace)

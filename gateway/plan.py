@@ -73,6 +73,7 @@ def _server(settings: Settings, name: str) -> Server:
         methods=frozenset(server.methods),
         legacy_clients=server.legacy_clients,
         challenge=server.challenge,
+        idempotent_tools=frozenset(server.retries.idempotent_tools),
         quirks=frozenset(server.quirks),
         past="" if server.legacy_servers == "off" else server.legacy_servers,
         extensions=frozenset(server.extensions),

@@ -20,6 +20,7 @@ from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
 from gateway.durations import BOUNDS, Durations, server_seconds
 from gateway.logs import RequestLog, describe_error
+from gateway.replica_counts import ReplicaCounters
 from gateway.traces import Traces
 from policies.around import Around
 from policies.port import Policy
@@ -162,6 +163,7 @@ class Telemetry:
                 "sessions_lost",
             ),
         )
+        self.replicas = ReplicaCounters(registry)
         self._seen = dict.fromkeys((name for _, name in self._carried), 0.0)
         self._children: dict[tuple[str, str, str, str], Any] = {}
         self._latencies: dict[str, Any] = {}

@@ -30,6 +30,7 @@ from gateway.contract.passage import (
     Task,
     Tool,
 )
+from gateway.contract.repeating import is_repeatable
 from gateway.contract.tracing import meta_of, retrace
 from policies.verdict import Effect
 
@@ -131,7 +132,8 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
         if passage.tool is not None and passage.tool.bindings:
             params = mirror_anew(passage.tool.bindings, call.arguments, params)
     headers = _outgoing(call, tasks) + params + trace
-    return Admitted(passage.decision_id, received.server, identity, call, body, headers, use, tasks)
+    again = is_repeatable(received.server, call, passage.tool, gated=use is not None)
+    return Admitted(passage.decision_id, received.server, identity, call, body, headers, use, tasks, again)
 
 
 def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]:

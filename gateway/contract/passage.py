@@ -36,7 +36,8 @@ class Server:
     `extensions` those that may be announced, `reach` which of its resources may be named (`None`: as far as the
     policy goes). `legacy_clients` and `quirks`: who is served besides clients that follow the one revision;
     `past`: the earlier revision that the server itself is offered, empty where it follows this one. `challenge`: how
-    the caller of a held call is told so, where it can be told in more ways than one.
+    the caller of a held call is told so, where it can be told in more ways than one. `idempotent_tools` may
+    be called a second time where the first may have run, if their accepted definition agrees.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Server:
     extensions: frozenset[str] = frozenset()
     past: str = ""
     challenge: str = "auto"
+    idempotent_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,7 @@ class Admitted:
     """Proof that a call passed every room. Only `contract.admission.admit` makes one (tests/house proves it).
 
     `body` and `headers` are exactly what goes upstream, but for the server's own credentials and framing.
+    `repeatable`: whether another attempt may follow one that may have reached the server.
     """
 
     decision_id: str
@@ -234,6 +237,7 @@ class Admitted:
     headers: tuple[tuple[bytes, bytes], ...]
     use: Claimed | None = None
     tasks: tuple[Task, ...] = ()
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +302,7 @@ class Passage:
     errand: Task | None = None
     refused: Refused | None = None
     replica: str = ""
+    retries: int = 0
     status: int = 0
     code: int = 0
     outcome: str = ""

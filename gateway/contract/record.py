@@ -52,14 +52,15 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
-_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge", "disclosed")
+_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge", "disclosed", "retries")
 """What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision; of
-a call that waits for a person, how its caller was told so; that the caller was told the policy's reasons."""
+a call that waits for a person, how its caller was told so; that the caller was told the policy's reasons; how often
+the request was sent again."""
 
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
     "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
-    "task", "upstream_revision",
+    "task", "upstream_revision", "retries",
 )  # fmt: skip
 
 
@@ -80,6 +81,8 @@ def outcome_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
     record["code"] = passage.code or None
     record["latency_ms"] = _milliseconds(passage.latency_s)
     record["result_hmac"] = redactor.result(passage.result_digest)
+    if passage.retries:
+        record["retries"] = passage.retries
     if passage.refused is not None:
         record["reasons"] = [passage.refused.refusal.reason]
         record["detail"] = remark(passage.refused.detail)

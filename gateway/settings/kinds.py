@@ -93,7 +93,7 @@ def _bare_url(url: str) -> str:
     return url
 
 
-def _as_written(value: Any) -> Any:
+def as_written(value: Any) -> Any:
     """A bare `2025-06-18` is a date to YAML, and a bare `off` is false: both mean what is written."""
     if isinstance(value, date):
         return value.isoformat()
@@ -106,13 +106,13 @@ Origin = Annotated[str, AfterValidator(_origin)]
 ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(_as_written)]
-Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_as_written)]
+Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(as_written)]
+Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(as_written)]
 ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
 Challenging = Literal["auto", "elicitation", "task", "error"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
 Scope = Annotated[str, Field(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$", max_length=256)]
-PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(_as_written)]
+PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Deadline = Annotated[float, Field(gt=0, le=0.9)]
 OpaUrl = Annotated[SecureUrl, AfterValidator(_bare_url)]

@@ -23,6 +23,7 @@ from gateway.settings.kinds import (
     Pinning,
     ResourcePrefix,
 )
+from gateway.settings.replicas import Deadlines, HealthSettings, LoadSettings, RetrySettings
 
 
 class Credentials(Group):
@@ -59,11 +60,19 @@ class ServerSettings(Group):
     legacy_servers: PastVersion = "off"
     legacy_clients: bool = False
     quirks: tuple[Quirk, ...] = ()
+    health: HealthSettings = HealthSettings()
+    load: LoadSettings = LoadSettings()
+    retries: RetrySettings = RetrySettings()
+    deadlines: Deadlines = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _can_happen(self) -> Self:
         if Quirk.SESSION_WITHOUT_VERSION in self.quirks and not self.legacy_clients:
             raise ValueError("quirks: session_without_version is one of legacy_clients, which is off")
+        if self.retries.idempotent_tools and self.pins == "off":
+            raise ValueError("retries.idempotent_tools: only an accepted definition can say so, and pins is off")
+        if self.health.probe == "discover" and self.legacy_servers != "off":
+            raise ValueError("health.probe: no server of an earlier revision knows server/discover")
         return self
 
 

@@ -1,7 +1,8 @@
 """The upstream over HTTP/1.1: each admitted call goes to one replica, once, with the gateway's own credential.
 
-Another replica is tried only while not one byte was sent. What the caller brought along (credentials, cookies,
-framing, forwarding headers) never travels, even if admission let it through (contract.md sections 1, 5, 6; rows UPS).
+Another replica is tried only while not one byte was sent; of what admission calls repeatable, one retry may follow an
+attempt that was sent, within a budget and the call's one deadline. What the caller brought along (credentials,
+cookies, framing, forwarding headers) never travels, even if admission let it through (contract.md sections 1, 5, 6).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import random
 import re
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -26,8 +28,16 @@ from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION
 from gateway.contract.passage import Admitted, Call, Server
 from gateway.contract.refusals import Refused
 from gateway.contract.stream import ResponseStream, StreamLimits
-from gateway.upstream.port import Answer, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.replicas import Replica, Ring
+from gateway.lookups import Lookups
+from gateway.upstream.port import (
+    Answer,
+    UpstreamInvalid,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
+from gateway.upstream.replicas import FREE, SEATED, TRIAL, Replica
+from gateway.upstream.retries import attempt_twice
+from gateway.upstream.ring import Ring, ServerRules
 from gateway.upstream.target import ReplicaAddress, UpstreamLimits, UpstreamTarget
 from gateway.upstream.wire import Exchange
 
@@ -54,14 +64,15 @@ SILENT_S = 600.0
 _FOR_EVER_S = 10 * 365 * 86400.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Whole:
-    """An answer whose body was read already, because only the body says whether it is one: a JSON-RPC error."""
+    """An answer whose body was read already: only that says whether it is one, or whether it is asked for again."""
 
     status: int
     replica: str
     body: bytes
     streaming: bool = False
+    retries: int = 0
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         """The body, in one piece."""
@@ -80,43 +91,94 @@ class Whole:
 class HttpUpstream:
     """All fronted servers, by name. One per worker and event loop; the port is `gateway.upstream.port.Upstream`."""
 
-    def __init__(self, targets: Mapping[str, UpstreamTarget], limits: UpstreamLimits | None = None) -> None:
+    def __init__(
+        self,
+        targets: Mapping[str, UpstreamTarget],
+        limits: UpstreamLimits | None = None,
+        rules: Mapping[str, ServerRules] | None = None,
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`rules`: server -> how its replicas are asked; `chance` says how much of a pause is waited."""
         self._limits = limits or UpstreamLimits()
-        self._rings = {name: _ring(target, self._limits) for name, target in targets.items()}
+        self._chance = chance
+        lookups, rules = Lookups(), rules or {}
+        self.rings = {
+            name: _ring(name, target, self._limits, rules.get(name, ServerRules()), lookups)
+            for name, target in targets.items()
+        }
         self._numbers = itertools.count(1)
         self._nonce = secrets.token_hex(8)
 
-    def replicas(self) -> dict[str, tuple[int, int]]:
-        """For metrics: server -> how many replicas it has, and how many of them were not reached when last tried."""
-        return {
-            name: (len(ring.replicas), sum(replica.failures > 0 for replica in ring.replicas))
-            for name, ring in self._rings.items()
-        }
+    def has_room(self, server: str) -> bool:
+        """See the port. True of a server that is not known: its fault is another."""
+        ring = self.rings.get(server)
+        return ring is None or ring.has_room()
 
     async def forward(self, admitted: Admitted) -> Answer:
         """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""
-        call = admitted.call
-        quiet_s = _FOR_EVER_S if call.kind == "subscription" else self._limits.quiet_s
-        exchange = await self._exchange(
-            admitted.server.name,
-            request_tail(admitted.headers, admitted.body),
-            notification=call.envelope.id is None,
-            quiet_s=quiet_s,
-        )
+        call, ring = admitted.call, self._ring_of(admitted.server.name)
+        tail = request_tail(admitted.headers, admitted.body)
+        if call.kind == "subscription":
+            exchange = await self._exchange(ring, tail, seat=FREE, quiet_s=_FOR_EVER_S)
+        else:
+            within_s = ring.rules.deadlines.get(call.method, self._limits.answer_s)
+            until = asyncio.get_running_loop().time() + within_s
+            if admitted.repeatable:
+                attempt = functools.partial(self._attempt, ring, call, tail)
+                return await attempt_twice(ring, attempt, until, self._chance)
+            exchange = await self._exchange(
+                ring,
+                tail,
+                notification=call.envelope.id is None,
+                quiet_s=self._limits.quiet_s,
+                until=until,
+                dear=admitted.use is not None,
+            )
         if exchange.status in (200, 202):
             return exchange
         return await read_error(exchange, call)
 
+    async def _attempt(
+        self, ring: Ring, call: Call, tail: bytes, until: float, avoid: Collection[Replica] = ()
+    ) -> Exchange | Whole:
+        """One attempt at a repeatable call; an answer that is no stream is read whole, because it may break."""
+        exchange = await self._exchange(ring, tail, quiet_s=self._limits.quiet_s, until=until, avoid=avoid)
+        if exchange.status not in (200, 202):
+            return await read_error(exchange, call)
+        if exchange.streaming:
+            return exchange
+        body = b"".join([piece async for piece in exchange.chunks()])
+        return Whole(exchange.status, exchange.replica, body)
+
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
         call, body = self._question(method, params)
-        sending = self._exchange(server.name, request_tail(_headers_of(call), body))
+        sending = self._exchange(self._ring_of(server.name), request_tail(_headers_of(call), body), seat=FREE)
         return result_of(call, *await self.ask(call, sending, self._limits.inquire_s))
+
+    async def discover(self, replica: Replica, within_s: float) -> None:
+        """`server/discover` to this very replica. Raises `UpstreamFault` subclasses where it is not answered."""
+        call, body = self._question("server/discover", {})
+        result_of(call, *await self.ask(call, self.send(replica, request_tail(_headers_of(call), body)), within_s))
+
+    async def check(self, replica: Replica, path: str) -> int:
+        """GET a path of this very replica, without a credential -> the status. Raises `UpstreamFault` subclasses."""
+        head = f"GET {path} HTTP/1.1\r\nhost: {replica.address.authority}\r\nconnection: close\r\n\r\n"
+        connection = replica.take() or await replica.connect()
+        exchange = connection.ask(head.encode("ascii"), replica.address.url, self._limits, quiet_s=1.0)
+        try:
+            await exchange.head()
+        except UpstreamInvalid as fault:
+            return fault.status  # what a health check answers need be no JSON
+        exchange.abort()
+        return exchange.status
 
     async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
         """See the port."""
         call, body = self._question("subscriptions/listen", {"notifications": wanted})
-        exchange = await self._exchange(server.name, request_tail(_headers_of(call), body), quiet_s=SILENT_S)
+        tail = request_tail(_headers_of(call), body)
+        exchange = await self._exchange(self._ring_of(server.name), tail, seat=FREE, quiet_s=SILENT_S)
         if exchange.status == 200 and exchange.streaming:
             return replace(call, kind="subscription"), exchange
         exchange.abort()
@@ -148,15 +210,25 @@ class HttpUpstream:
 
     async def close(self) -> None:
         """Close every connection at once; what still runs ends with a fault."""
-        for ring in self._rings.values():
+        for ring in self.rings.values():
             ring.close()
+
+    def _ring_of(self, server: str) -> Ring:
+        """Raises `UpstreamUnreachable` for a server that is not known."""
+        ring = self.rings.get(server)
+        if ring is None:
+            raise UpstreamUnreachable("no such server is configured", sent=False)
+        return ring
 
     def replicas_of(self, server: str) -> list[Replica]:
         """Whom to try for the next request, in order. Raises `UpstreamUnreachable` for a server that is not known."""
-        ring = self._rings.get(server)
-        if ring is None:
-            raise UpstreamUnreachable("no such server is configured", sent=False)
-        return ring.order(asyncio.get_running_loop().time())
+        return self._ring_of(server).order_by_health(asyncio.get_running_loop().time())
+
+    async def await_room(self, server: str) -> None:
+        """Wait until some replica has room. Raises `UpstreamFull`."""
+        ring = self._ring_of(server)
+        if ring.is_full():
+            ring.leave(await ring.wait(asyncio.get_running_loop().time() + self._limits.answer_s))
 
     async def send(
         self,
@@ -166,32 +238,83 @@ class HttpUpstream:
         verb: bytes = b"POST",
         notification: bool = False,
         quiet_s: float = 0.0,
+        until: float = 0.0,
+        seat: int = FREE,
     ) -> Exchange:
-        """Send one request to this replica, and wait for an accepted head. Raises `UpstreamFault` subclasses."""
+        """Send one request to this replica, and wait for an accepted head. Raises `UpstreamFault` subclasses.
+
+        A `seat` is one that was taken: it is left when the request is over, whatever comes of it.
+        """
         connection = replica.take()
         if connection is None:
-            replica.attempt(asyncio.get_running_loop().time())
-            connection = await replica.connect()
+            connected = False
+            try:
+                connection = await replica.connect()
+                connected = True
+            finally:
+                if seat and not connected:
+                    replica.leave()
         head = replica.prefix if verb == b"POST" else verb + replica.prefix[len(b"POST") :]
         exchange = connection.ask(
-            head + tail, replica.address.url, self._limits, notification=notification, quiet_s=quiet_s
+            head + tail,
+            replica.address.url,
+            self._limits,
+            notification=notification,
+            quiet_s=quiet_s,
+            until=until,
+            seat=seat,
         )
         await exchange.head()
         return exchange
 
+    async def send_seated(
+        self, replica: Replica, tail: bytes, method: str, *, notification: bool, quiet_s: float
+    ) -> Exchange:
+        """The same for a caller's request to a replica that was chosen before, with a place and the method's time."""
+        within_s = replica.ring.rules.deadlines.get(method, self._limits.answer_s)
+        until = asyncio.get_running_loop().time() + within_s
+        replica.running += 1
+        seat = TRIAL if replica.health.out else SEATED
+        return await self.send(replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=seat)
+
     async def _exchange(
-        self, server: str, tail: bytes, *, notification: bool = False, quiet_s: float = 0.0
+        self,
+        ring: Ring,
+        tail: bytes,
+        *,
+        seat: int = SEATED,
+        notification: bool = False,
+        quiet_s: float = 0.0,
+        until: float = 0.0,
+        dear: bool = False,
+        avoid: Collection[Replica] = (),
     ) -> Exchange:
         """Send one request to the first replica that takes it; another is tried only while not one byte was sent."""
         fault = UpstreamUnreachable("no replica is configured", sent=False)
-        for replica in self.replicas_of(server):
+        clock = asyncio.get_running_loop().time
+        tried: Collection[Replica] = avoid
+        while True:
+            if not seat:
+                replica = next((one for one in ring.order_by_health(clock()) if one not in tried), None)
+            else:
+                replica = ring.take(clock(), tried, dear=dear)
+                if replica is None and ring.is_full(tried):
+                    replica = await ring.wait(until)
+            if replica is None:
+                if not avoid:
+                    raise fault
+                tried, avoid = [one for one in tried if one not in avoid], ()
+                continue
+            taken = TRIAL if seat and replica.health.out else seat
             try:
-                return await self.send(replica, tail, notification=notification, quiet_s=quiet_s)
+                return await self.send(
+                    replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken
+                )
             except UpstreamUnreachable as refused:
                 if refused.sent:
                     raise
+                tried = [*tried, replica]
                 fault = refused
-        raise fault
 
     async def _read_whole(self, exchange: Exchange, call: Call) -> Guarded:
         if not exchange.streaming:
@@ -254,13 +377,27 @@ async def read_error(exchange: Exchange, call: Call) -> Whole:
     return Whole(status, replica, body)
 
 
-def _ring(target: UpstreamTarget, limits: UpstreamLimits) -> Ring:
+def _ring(server: str, target: UpstreamTarget, limits: UpstreamLimits, rules: ServerRules, lookups: Lookups) -> Ring:
     tls = target.tls
     if tls is None and any(address.secure for address in target.replicas):
         tls = ssl.create_default_context()
     if tls is not None:
         tls.set_alpn_protocols(["http/1.1"])
-    return Ring(tuple(Replica(address, _prefix(address, target), tls, limits) for address in target.replicas))
+    named = zip(target.replicas, _names(target), strict=True)
+    replicas = tuple(
+        Replica(address, _prefix(address, target), tls, limits, rules=rules.health, lookups=lookups, name=name)
+        for address, name in named
+    )
+    return Ring(server, replicas, rules)
+
+
+def _names(target: UpstreamTarget) -> list[str]:
+    """What metrics and the log call the replicas: host and port, and which one where several have the same."""
+    names = [address.authority for address in target.replicas]
+    return [
+        name if names.count(name) == 1 else f"{name}#{names[:number].count(name) + 1}"
+        for number, name in enumerate(names)
+    ]
 
 
 def _prefix(address: ReplicaAddress, target: UpstreamTarget) -> bytes:

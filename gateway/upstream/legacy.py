@@ -58,6 +58,7 @@ class PastAnswer:
         self._answered = self._asked.envelope.id is None
         self._code = 0
         self.status, self.streaming, self.replica = exchange.status, exchange.streaming, exchange.replica
+        self.retries = 0
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         """See the port."""
@@ -138,6 +139,7 @@ class LegacyUpstream:
         if call.request_state is not None or call.input_responses is not None:
             raise UpstreamInvalid("an answer to what this server can't have asked", sent=False)
         who = _principal(admitted.identity)
+        await self._http.await_room(server)
         if call.method in LISTS:
             return await self._list(server, who, lambda session: self._send(session, admitted))
         session = await self._enter(server, who)
@@ -146,6 +148,10 @@ class LegacyUpstream:
         except UpstreamFault as fault:
             self._is_lost(session, fault, doubted=False)
             raise
+
+    def has_room(self, server: str) -> bool:
+        """See the port."""
+        return self._http.has_room(server)
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. `server/discover` is what the server said to `initialize`."""
@@ -245,8 +251,8 @@ class LegacyUpstream:
         try:
             asked = call_of_the_past(admitted, request_id)
             tail = request_tail(headers_of_the_past(admitted.headers), asked.envelope.raw, session.lines)
-            exchange = await self._http.send(
-                session.replica, tail, notification=notification, quiet_s=self._limits.quiet_s
+            exchange = await self._http.send_seated(
+                session.replica, tail, call.method, notification=notification, quiet_s=self._limits.quiet_s
             )
             if exchange.status in (200, 202):
                 answer = PastAnswer(self.sessions, session, exchange, (call, asked), self._stream_limits)

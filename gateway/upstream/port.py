@@ -13,7 +13,10 @@ class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, to
 
     `sent` is False only if provably not one byte of the request left. `status` is that of the answer that is none, 0
     where no status came. `code` is that of the JSON-RPC error that answered a question of the house's own, else 0.
+    `retries`: how often it was sent again before this came of it.
     """
+
+    retries = 0
 
     def __init__(self, detail: str, *, sent: bool, replica: str = "", status: int = 0, code: int = 0) -> None:
         super().__init__(detail)
@@ -26,6 +29,10 @@ class UpstreamFault(Exception):  # noqa: N818 - a fault of the server behind, to
 
 class UpstreamUnreachable(UpstreamFault):
     """No replica took the connection, or it broke before an answer's head."""
+
+
+class UpstreamFull(UpstreamFault):
+    """Every replica has as many calls as it may have, and no more may wait; or one waited for too long."""
 
 
 class UpstreamTimeout(UpstreamFault):
@@ -52,6 +59,11 @@ class Answer(Protocol):
     @property
     def replica(self) -> str:
         """The URL of the replica that answered, as configured."""
+        ...
+
+    @property
+    def retries(self) -> int:
+        """How often the request was sent again before this came; 0 for all but repeatable ones."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -81,8 +93,13 @@ class Upstream(Protocol):
         """Send what was admitted to one healthy replica of its server; return when the answer's head is here.
 
         A replica that refuses the connection is passed over and the next is tried only while not one byte was
-        sent. No redirects, no decompression, no cookies, no retries after a byte. Raises `UpstreamFault` subclasses.
+        sent. No redirects, no decompression, no cookies; after a byte, one retry of what admission calls repeatable,
+        and none of anything else. Raises `UpstreamFault` subclasses.
         """
+        ...
+
+    def has_room(self, server: str) -> bool:
+        """Whether a call to it would find a place at a replica, or one to wait in."""
         ...
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,8 +1,7 @@
-"""The replicas of one server: connections that wait to be used again, plain round robin, passive health.
+"""One replica: connections that wait to be used again, what runs on them, and how each request ended.
 
-There is no affinity: each call goes to the next replica that takes connections. One that refuses is passed over for
-a while that doubles with each failure; after it, one call at a time tries it again. With all of them cooling, all are
-tried.
+A name is looked up apart from everything else (lookups.py), and each address that it stands for is judged before a
+connection is made to that very address: a resolver that hangs keeps nobody else, and one that lies leads nowhere.
 """
 
 from __future__ import annotations
@@ -10,27 +9,65 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
+from typing import TYPE_CHECKING, Final
 
-from gateway.upstream.port import UpstreamUnreachable
+from gateway.lookups import Lookups
+from gateway.upstream.health import Health, HealthRules
+from gateway.upstream.port import UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import ReplicaAddress, ReplicaRefused, UpstreamLimits, check_address
-from gateway.upstream.wire import Connection
+from gateway.upstream.wire import Connection, Exchange, GivenUp
 
-COOLING_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long a replica is passed over after its first, second, ... refused connection in a row."""
+if TYPE_CHECKING:
+    from gateway.upstream.ring import Ring
+
+FREE: Final = 0
+"""An exchange that takes no place: the house's own questions, and subscriptions, which may last for days."""
+
+SEATED: Final = 1
+"""One that takes a place of those that calls have."""
+
+TRIAL: Final = 2
+"""The same at a replica that is out: its end says whether it is well again."""
+
+ADDRESSES: Final = 3
+"""Addresses of one name that are tried."""
+
+RESULTS: Final = ("answered", "status_5xx", "timeout", "broken", "given_up", "refused")
+"""How a request to a replica can end: the last one is that it took no connection."""
 
 
 class Replica:
-    """One replica: its address, the start of each request to it, its idle and open connections, its health."""
+    """One replica: its address, the start of each request to it, its connections, its health and what it runs.
 
-    __slots__ = ("_idle", "_limits", "_open", "_room", "_sweep", "_tls", "address", "failures", "prefix", "until")
+    `name` is how metrics and the log call it. `running`: calls that have a place here.
+    """
+
+    __slots__ = (
+        "_idle", "_limits", "_lookups", "_open", "_room", "_sweep", "_tls", "address", "ejections", "health", "name",
+        "prefix", "results", "ring", "running",
+    )  # fmt: skip
+
+    ring: Ring
 
     def __init__(
-        self, address: ReplicaAddress, prefix: bytes, tls: ssl.SSLContext | None, limits: UpstreamLimits
+        self,
+        address: ReplicaAddress,
+        prefix: bytes,
+        tls: ssl.SSLContext | None,
+        limits: UpstreamLimits,
+        *,
+        rules: HealthRules | None = None,
+        lookups: Lookups | None = None,
+        name: str = "",
     ) -> None:
         self.address = address
         self.prefix = prefix
-        self.failures = 0
-        self.until = 0.0
+        self.name = name or address.authority
+        self.health = Health(rules or HealthRules())
+        self.running = 0
+        self.results = dict.fromkeys(RESULTS, 0)
+        self.ejections = dict.fromkeys(("refused", "faults", "probe"), 0)
+        self._lookups = lookups or Lookups()
         self._tls = tls
         self._limits = limits
         self._idle: list[Connection] = []
@@ -52,36 +89,58 @@ class Replica:
         if len(self._open) >= self._limits.connections:
             raise self._unreachable("too many connections are open")
         loop = asyncio.get_running_loop()
-        address = self.address
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._rest, self._room),
-                    address.host,
-                    address.port,
-                    ssl=self._tls if address.secure else None,
-                    server_hostname=address.host.rstrip(".") if address.secure else None,
-                )
+                connection = await self._reach(loop)
         except TimeoutError:
-            self._failed(loop.time())
-            raise self._unreachable("no connection in time") from None
-        except OSError as error:
-            self._failed(loop.time())
-            raise self._unreachable(f"no connection: {type(error).__name__}") from None
-        self._open.add(connection)
-        peer = str(connection.transport.get_extra_info("peername")[0]).partition("%")[0]
-        try:
-            check_address(ipaddress.ip_address(peer), loopback=address.on_loopback)
+            raise self._refused("no connection in time") from None
         except ReplicaRefused as refused:
-            connection.close()
-            raise self._unreachable(str(refused)) from None
-        self.failures = 0
+            raise self._refused(str(refused)) from None
+        except (OSError, UnicodeError) as error:
+            raise self._refused(f"no connection: {type(error).__name__}") from None
+        self._open.add(connection)
+        if self.health.out:
+            self.ring.connected(self, loop.time())
         return connection
 
-    def attempt(self, now: float) -> None:
-        """A replica in trouble is about to be tried: nobody else tries it meanwhile."""
-        if self.failures:
-            self.until = now + COOLING_S[min(self.failures, len(COOLING_S)) - 1]
+    async def _reach(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        """To the first address that takes one; each has its part of the time, so that none keeps it all."""
+        secure, host, port = self.address.secure, self.address.host, self.address.port
+        addresses = await self._addresses()
+        until = loop.time() + self._limits.connect_s
+        for left in range(len(addresses), 0, -1):
+            try:
+                now = loop.time()
+                async with asyncio.timeout_at(now + (until - now) / left):
+                    _, connection = await loop.create_connection(
+                        lambda: Connection(loop, self._rest, self._over, self._room),
+                        addresses[-left],
+                        port,
+                        ssl=self._tls if secure else None,
+                        server_hostname=host.rstrip(".") if secure else None,
+                    )
+                    return connection
+            except OSError:  # a timeout is one as well
+                if left == 1:
+                    raise
+        raise OSError("no address")
+
+    async def _addresses(self) -> list[str]:
+        """The addresses that the host stands for, each judged. Raises `ReplicaRefused`, `OSError`, `UnicodeError`."""
+        host, port = self.address.host, self.address.port
+        try:
+            found = [str(ipaddress.ip_address(host))]
+        except ValueError:
+            named = await self._lookups.find(host, port)
+            found = list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in named))[:ADDRESSES]
+        for one in found:
+            check_address(ipaddress.ip_address(one), loopback=self.address.on_loopback)
+        return found
+
+    def leave(self) -> None:
+        """A call has left its place without a request."""
+        self.health.end_trial()
+        self.ring.leave(self)
 
     def close(self) -> None:
         """Close every connection at once."""
@@ -91,12 +150,38 @@ class Replica:
         for connection in tuple(self._open):
             connection.close()
 
-    def _failed(self, now: float) -> None:
-        self.failures += 1
-        self.attempt(now)
+    def _refused(self, detail: str) -> UpstreamUnreachable:
+        self.results["refused"] += 1
+        self.ring.refused(self, asyncio.get_running_loop().time())
+        return self._unreachable(detail)
 
     def _unreachable(self, detail: str) -> UpstreamUnreachable:
         return UpstreamUnreachable(detail, sent=False, replica=self.address.url)
+
+    def _over(self, exchange: Exchange) -> None:
+        """A request to this replica has ended, one way or the other."""
+        fault, seat, health = exchange.fault, exchange.seat, self.health
+        if fault is None:
+            if exchange.status < 500:
+                self.results["answered"] += 1
+                if health.faults or health.out:
+                    self.ring.answered(self, exchange.loop_time(), tried=seat == TRIAL)
+            else:
+                self.results["status_5xx"] += 1
+                self.ring.faulted(self, exchange.loop_time(), tried=seat == TRIAL)
+        elif isinstance(fault, GivenUp):
+            self.results["given_up"] += 1
+            if seat == TRIAL:
+                health.end_trial()
+        else:
+            result = "timeout" if isinstance(fault, UpstreamTimeout) else "broken"
+            if fault.status >= 500:
+                result = "status_5xx"
+            self.results[result] += 1
+            if not 400 <= fault.status < 500:  # that one took the request for a bad one
+                self.ring.faulted(self, exchange.loop_time(), tried=seat == TRIAL)
+        if seat:
+            self.ring.leave(self)
 
     def _rest(self, connection: Connection, clean: bool) -> None:
         """A connection's exchange is over (`clean`: it can carry another), or the connection itself is."""
@@ -122,28 +207,3 @@ class Replica:
             connection.close()
         if self._idle:
             self._sweep = loop.call_later(self._limits.idle_s, self._sweep_idle)
-
-
-class Ring:
-    """All replicas of one server, in turn."""
-
-    __slots__ = ("_turn", "replicas")
-
-    def __init__(self, replicas: tuple[Replica, ...]) -> None:
-        self.replicas = replicas
-        self._turn = 0
-
-    def order(self, now: float) -> list[Replica]:
-        """Whom to try, in which order: the next of those that answer, the others of them, then those that cool."""
-        self._turn += 1
-        ready = [replica for replica in self.replicas if not replica.failures or replica.until <= now]
-        first = self._turn % len(ready) if ready else 0
-        turn = ready[first:] + ready[:first]
-        if len(ready) == len(self.replicas):
-            return turn
-        return turn + sorted((r for r in self.replicas if r not in ready), key=lambda replica: replica.until)
-
-    def close(self) -> None:
-        """Close every connection at once."""
-        for replica in self.replicas:
-            replica.close()

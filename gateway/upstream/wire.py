@@ -23,6 +23,10 @@ RELEASED_S = 1.0
 """How long a stream whose response was read may take to end by itself."""
 
 
+class GivenUp(UpstreamUnreachable):
+    """Nobody waits for the answer any more: it says nothing of the replica."""
+
+
 class Exchange:
     """One request's answer. Fed by its connection, read by whoever asked; it lets the connection go once it ended.
 
@@ -30,13 +34,21 @@ class Exchange:
     """
 
     __slots__ = (
-        "_buffered", "_clock", "_connection", "_fault", "_headers", "_in_body", "_interim", "_limits",
+        "_buffered", "_clock", "_connection", "_fault", "_headers", "_in_stream", "_interim", "_limits",
         "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_timer", "_total", "_until",
-        "_waiter", "complete", "kind", "overrun", "persistent", "replica", "status",
+        "_waiter", "complete", "kind", "overrun", "persistent", "replica", "retries", "seat", "status",
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, replica: str, limits: UpstreamLimits, *, notification: bool, quiet_s: float
+        self,
+        connection: Connection,
+        replica: str,
+        limits: UpstreamLimits,
+        *,
+        notification: bool,
+        quiet_s: float,
+        until: float = 0.0,
+        seat: int = 0,
     ) -> None:
         self.kind: Kind | None = None
         self.status = 0
@@ -50,7 +62,7 @@ class Exchange:
         self._quiet_s = quiet_s
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim = 0
-        self._in_body = False
+        self._in_stream = False
         self._released = False
         self._total = 0
         self._pieces: list[bytes] = []
@@ -59,8 +71,10 @@ class Exchange:
         self._fault: UpstreamFault | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._clock = connection.loop.time
-        self._until = self._clock() + limits.answer_s
-        self._timer = connection.loop.call_later(limits.answer_s, self._expire)
+        self.seat = seat
+        self.retries = 0
+        self._until = until or self._clock() + limits.answer_s
+        self._timer = connection.loop.call_at(self._until, self._expire)
         self._parser: Any = httptools.HttpResponseParser(self)
 
     # What httptools calls while it reads.
@@ -150,13 +164,13 @@ class Exchange:
         self._wake()
 
     def _move_deadline(self) -> None:
-        """The head, and a JSON body, have one deadline however they drip in; a stream has one for each piece."""
-        if self._released or self.kind is None or (self._in_body and self.kind is Kind.JSON):
+        """The head and a JSON body share one deadline however they drip in; a stream has one for each piece."""
+        if self._released or self.kind is not Kind.STREAM:
             return
-        waits_s = self._quiet_s if self.kind is Kind.STREAM else self._limits.answer_s
+        waits_s = self._quiet_s
         self._until = self._clock() + waits_s
-        if not self._in_body and self._connection is not None:
-            self._in_body = True
+        if not self._in_stream and self._connection is not None:
+            self._in_stream = True
             self._timer.cancel()
             self._timer = self._connection.loop.call_later(waits_s, self._expire)
 
@@ -200,6 +214,7 @@ class Exchange:
         if connection is not None:
             clean = self.complete and self.persistent and not self.overrun
             connection.ended(clean=clean and not self._paused)
+            connection.over(self)
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -214,6 +229,15 @@ class Exchange:
             await waiter
         finally:
             self._waiter = None
+
+    @property
+    def fault(self) -> UpstreamFault | None:
+        """What was wrong with the answer. After the response was read, nothing is."""
+        return None if self._released else self._fault
+
+    def loop_time(self) -> float:
+        """Now, as the loop has it."""
+        return self._clock()
 
     async def head(self) -> None:
         """Wait for an accepted head. Raises `UpstreamFault` subclasses; a cancelled wait aborts the request."""
@@ -285,7 +309,7 @@ class Exchange:
     def abort(self) -> None:
         """Close the connection at once if the answer is not whole; the replica sees it. Safe to call twice."""
         if not self.complete and self._fault is None and not self._released:
-            self._fault = UpstreamUnreachable("the request was given up", sent=True, replica=self.replica)
+            self._fault = GivenUp("the request was given up", sent=True, replica=self.replica)
             self._pieces.clear()
             self._end()
 
@@ -305,20 +329,27 @@ def notice_the_dead(sock: socket.socket) -> None:
 class Connection(asyncio.BufferedProtocol):
     """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs.
 
+    `over` is told of each exchange once, when it has ended.
+
     `room` is where bytes are read into. All connections of a loop may share it: what was read is taken at once, and
     its size is the most that one read can add to what waits for a reader.
     """
 
-    __slots__ = ("_exchange", "_poll", "_room", "idle_since", "loop", "rest", "transport")
+    __slots__ = ("_exchange", "_poll", "_room", "idle_since", "loop", "over", "rest", "transport")
 
     transport: asyncio.Transport
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, rest: Callable[[Connection, bool], None], room: memoryview
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rest: Callable[[Connection, bool], None],
+        over: Callable[[Exchange], None],
+        room: memoryview,
     ) -> None:
         self._room = room
         self.loop = loop
         self.rest = rest
+        self.over = over
         self.idle_since = 0.0
         self._exchange: Exchange | None = None
         self._poll = poll()
@@ -365,10 +396,18 @@ class Connection(asyncio.BufferedProtocol):
         *,
         notification: bool = False,
         quiet_s: float = 0.0,
+        until: float = 0.0,
+        seat: int = 0,
     ) -> Exchange:
-        """Send one whole request. From here on, its bytes may have left."""
+        """Send one whole request. From here on, its bytes may have left. `until`: by when it is answered."""
         self._exchange = exchange = Exchange(
-            self, replica, limits, notification=notification, quiet_s=quiet_s or limits.quiet_s
+            self,
+            replica,
+            limits,
+            notification=notification,
+            quiet_s=quiet_s or limits.quiet_s,
+            until=until,
+            seat=seat,
         )
         self.transport.write(request)
         return exchange

@@ -112,6 +112,8 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["approvals"] = {"webhooks": [{} if ".url" in path else {"url": "https://hooks.example.com/"}]}
     if ".credentials." in path:
         document["servers"]["readonly"]["credentials"] = {"value_env": "X"}
+    if path.endswith(".idempotent_tools"):
+        document["servers"]["readonly"]["pins"] = "enforce"
     if path in OPA_ONLY:
         document["policy"] = {"engine": "opa", "url": "https://opa.example.com"}
     if path.startswith("policy.shadow."):
@@ -161,6 +163,7 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
             base = put(
                 path, "http://127.0.0.1:1" if path.endswith(".url") else 1 if path.endswith(".sample") else "/y"
             )
+        base = put("servers.NAME.pins", "enforce") if path.endswith(".idempotent_tools") else base
         base = base | SIGN_IN if path.startswith("sign_in.") else base
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)

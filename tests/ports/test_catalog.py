@@ -47,6 +47,10 @@ class Listings:
             raise self.pages
         return self.pages[int(params.get("cursor", "0") or "1")]
 
+    def has_room(self, server: str) -> bool:
+        """Always."""
+        return bool(server)
+
     async def forward(self, admitted: Admitted) -> Answer:
         raise AssertionError(f"the catalogue forwards nothing: {admitted}")
 
