@@ -295,9 +295,9 @@ class House:
 
     @property
     def audit_files(self) -> list[Path]:
-        """One a writer; what lies beside it says in whose name it is written (gateway/tenure.py)."""
+        """One a writer; what lies beside it says in whose name it is written, and how old the sealing key is."""
         found = (self.audit_folder or self.stack.folder).glob("audit.jsonl*")
-        return sorted(file for file in found if file.suffix != ".owner")
+        return sorted(file for file in found if file.suffix != ".owner" and "seal-key" not in file.name)
 
     def records(self) -> list[dict[str, Any]]:
         """Every audit record until now; what is new of audit and log was looked through for secrets."""
