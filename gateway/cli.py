@@ -30,6 +30,7 @@ COULD_NOT_ASK = 2
 ROOMS = {
     "approvals": "approvals.commands",
     "audit": "gateway.audit.commands",
+    "evidence": "gateway.evidence.commands",
     "explain": "gateway.audit.explaining",
     "pins": "gateway.pins.commands",
     "policy": "gateway.rehearsal.commands",

@@ -64,6 +64,7 @@ class Doorstep:
                 path=scope["path"],
                 method=head.get(b"mcp-method", b"").decode("latin-1"),
                 name=head.get(b"mcp-name", b"").decode("latin-1"),
+                trace=head.get(b"traceparent", b"").decode("latin-1")[3:35],
             )
             if not hmac.compare_digest(head.get(b"authorization", b""), self._expected):
                 await PlainTextResponse("this server answers the gateway only\n", 401)(scope, receive, send)

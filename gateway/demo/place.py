@@ -25,7 +25,8 @@ class Place:
     options: tuple[str, ...] = ()
 
 
-def _bank_data(issuer_url: str) -> dict[str, Any]:
+def bank_data(issuer_url: str) -> dict[str, Any]:
+    """The bank's `data.json`: reads are free, transfers need a reviewer's yes."""
     read = {"effect": "read", "scopes": ["bank:read"]}
     reads = {"get_balance": read, "list_transfers": read}
     transfer = {
@@ -46,5 +47,5 @@ def _bank_data(issuer_url: str) -> dict[str, Any]:
     }
 
 
-BANK = Place(("readonly", "payments"), "gateway.demo.servers", _bank_data, {"payments:write": ("bank:read",)})
+BANK = Place(("readonly", "payments"), "gateway.demo.servers", bank_data, {"payments:write": ("bank:read",)})
 """A small bank: one server that reads its books, and one that also moves money."""

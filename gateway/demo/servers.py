@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -58,9 +58,9 @@ class Receipt(TypedDict):
     replica: str
 
 
-def name_server(name: str, title: str) -> MCPServer[Any]:
-    """An empty server whose lists stay fresh for a minute."""
-    hint = CacheHint(ttl_ms=60_000, scope="public")
+def name_server(name: str, title: str, fresh_ms: int = 60_000) -> MCPServer[Any]:
+    """An empty server whose lists stay fresh for a minute, or for as long as is said."""
+    hint = CacheHint(ttl_ms=fresh_ms, scope="public")
     hints: dict[CacheableMethod, CacheHint] = dict.fromkeys(CACHEABLE, hint)
     return MCPServer(name, title=title, version="1.0.0", log_level="WARNING", cache_hints=hints)
 
@@ -83,9 +83,9 @@ def offer_reads(server: MCPServer[Any], books: Books, replica: str) -> None:
         return {"account": account, "transfers": lines, "replica": replica}
 
 
-def build_readonly(books: Books, replica: str) -> MCPServer[Any]:
+def build_readonly(books: Books, replica: str, fresh_ms: int = 60_000) -> MCPServer[Any]:
     """The read-only server: two read tools, one resource, one prompt."""
-    server = name_server("readonly", "Bank, read only")
+    server = name_server("readonly", "Bank, read only", fresh_ms)
     offer_reads(server, books, replica)
 
     @server.resource("bank://accounts", mime_type="text/plain", description="The accounts of this bank.")
@@ -126,6 +126,11 @@ def build_payments(books: Books, replica: str) -> MCPServer[Any]:
 def build_replica(books: Books, replica: str, credential: str) -> ASGIApp:
     """One replica: both servers in one ASGI application, at `/readonly/mcp` and `/payments/mcp`."""
     servers = {"readonly": build_readonly(books, replica), "payments": build_payments(books, replica)}
+    return Doorstep(join_servers(servers), books, replica, credential)
+
+
+def join_servers(servers: Mapping[str, MCPServer[Any]]) -> Starlette:
+    """Several servers in one ASGI application, each at `/NAME/mcp`."""
     parts = [
         server.streamable_http_app(streamable_http_path=f"/{name}/mcp", stateless_http=True)
         for name, server in servers.items()
@@ -138,8 +143,7 @@ def build_replica(books: Books, replica: str, credential: str) -> ASGIApp:
                 await stack.enter_async_context(server.session_manager.run())
             yield
 
-    app = Starlette(routes=[route for part in parts for route in part.routes], lifespan=lifespan)
-    return Doorstep(app, books, replica, credential)
+    return Starlette(routes=[route for part in parts for route in part.routes], lifespan=lifespan)
 
 
 def main() -> None:

@@ -143,9 +143,20 @@ class Stack:
         self._launch_replicas()
         self._await_replicas(time.monotonic() + READY_S)
 
+    def revive_replicas(self) -> None:
+        """Start those replicas again that ended by themselves. Raises `StackFailed`."""
+        for number in () if self.replicas else range(1, len(self.ports.replicas) + 1):
+            if self.parts[f"replica-{number}"].process.poll() is not None:
+                self._launch_replica(number)
+        self._await_replicas(time.monotonic() + READY_S)
+
     def restart_gateway(self) -> None:
         """kill -9 the gateway and start it again on its files; returns when it is ready. Raises `StackFailed`."""
         self.kill_gateway()
+        self.start_gateway()
+
+    def start_gateway(self) -> None:
+        """Start the gateway on its files; returns when it is ready. Raises `StackFailed`."""
         self._launch_gateway()
         self._await("gateway", f"{self.house.admin_url}/readyz", time.monotonic() + READY_S, 200)
 
@@ -237,12 +248,22 @@ class Stack:
         self._launch("gateway", "gateway.cli", "serve", *options, environment=self.environment)
 
     def _launch_replicas(self) -> None:
-        for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):
-            name = f"replica-{number}"
-            # The first ones go by their part's name; who takes a place later is told apart by a prime.
-            shown = name + "'" * self._generation
-            options = ["--port", str(port), "--replica", shown, "--books", str(self.house.books)]
-            self._launch(name, self.place.module, *options, *self.place.options)
+        for number in () if self.replicas else range(1, len(self.ports.replicas) + 1):
+            self._launch_replica(number)
+
+    def _launch_replica(self, number: int) -> None:
+        name = f"replica-{number}"
+        # The first ones go by their part's name; who takes a place later is told apart by a prime.
+        shown = name + "'" * self._generation
+        options = [
+            "--port",
+            str(self.ports.replicas[number - 1]),
+            "--replica",
+            shown,
+            "--books",
+            str(self.house.books),
+        ]
+        self._launch(name, self.place.module, *options, *self.place.options)
 
     def _await_replicas(self, deadline: float) -> None:
         for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):

@@ -1,0 +1,135 @@
+"""How a pack comes to be: everything is asked, kept, judged, reported and written, in this order.
+
+What can't be asked breaks off its own taking alone: its check then fails for want of a transcript.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from gateway.evidence.checks import Verdict, judge
+from gateway.evidence.judging.everything import CHECKS
+from gateway.evidence.pack import Draft, write
+from gateway.evidence.probes import NOT_ASKED
+from gateway.evidence.report import render
+from gateway.evidence.scrubbing import Scrubber
+from gateway.evidence.seen import RECORD, Seen, metric
+from gateway.evidence.site import NotHere, PlanInvalid, Site
+from gateway.evidence.taking import calls, operation, scale
+from gateway.evidence.taking.notebook import Notebook, Taking
+from gateway.evidence.wire import Client
+
+Stage = Mapping[str, Taking]
+
+STAGES: Final[Sequence[Stage]] = (
+    {"audit/health": operation.take_health},
+    {
+        "wire/good": calls.take_good,
+        "wire and authorization": calls.take_probes,
+        "wire/handler_failure": calls.take_failure,
+        "wire/cancellation": calls.take_cancellation,
+        "wire/cache_expiry": calls.take_expiry,
+        "authorization/approved_call": calls.take_approval,
+        "audit/canaries": operation.take_canaries,
+        "audit/rollback": operation.take_rollback,
+        "scale/burst": scale.take_burst,
+    },
+    {"scale/broken_stream": scale.take_broken_stream},
+    {"scale/sent_once": scale.take_lost_replica},
+    {"audit/drain": operation.take_drain},
+    {"audit/metrics": operation.take_metrics},
+)
+"""What is asked, one stage after the other; within a stage side by side."""
+
+Log = Callable[[], bytes]
+"""What the gateway logged since the pack was begun. Raises `OSError`."""
+
+Record = Callable[[str], tuple[list[dict[str, Any]], bytes]]
+"""The record since a time -> every chain's report, and the selection. Raises `OSError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What is asked, and what only its machine knows: record, log and facts (versions)."""
+
+    site: Site
+    record: Record
+    log: Log
+    facts: Callable[[], Mapping[str, Any]]
+    tls: ssl.SSLContext | bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A pack that was written: its digest and verdicts, and what could not be asked, and why."""
+
+    digest: str
+    verdicts: Sequence[Verdict]
+    broke_off: Mapping[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every check holds."""
+        return all(verdict.holds for verdict in self.verdicts)
+
+
+async def gather(deployment: Deployment, scrubber: Scrubber, out: Path, stages: Sequence[Stage] = STAGES) -> Made:
+    """Ask everything and write the pack to `out`. Raises `pack.Unreadable`, `pack.Secretive`, `TooShort`."""
+    for actor, token in deployment.site.tokens.items():
+        scrubber.know(f"token of the {actor}", token)
+    began = _now()
+    draft = Draft(scrubber)
+    async with Client(scrubber, deployment.tls) as client:
+        book = Notebook(deployment.site, client, draft)
+        for stage in stages:
+            await asyncio.gather(*(_take(book, name, taking) for name, taking in stage.items()))
+    await asyncio.to_thread(_read_files, deployment, draft, began, book.broke_off)
+    facts = {**deployment.facts(), "bundle": _bundle(draft), "began": began, "broke_off": book.broke_off}
+    draft.add_json("facts.json", facts)
+    verdicts = judge(CHECKS, Seen(draft.files))
+    report = make_report(verdicts, draft.files)
+    digest = write(out, draft, report, began, {verdict.check.key: verdict.holds for verdict in verdicts})
+    return Made(digest, verdicts, book.broke_off)
+
+
+def make_report(verdicts: Sequence[Verdict], files: Mapping[str, bytes]) -> bytes:
+    """The report of these files."""
+    return render(verdicts, Seen(files).document("facts.json"), {row.reason: why for row, why in NOT_ASKED.items()})
+
+
+async def _take(book: Notebook, name: str, taking: Callable[[Notebook], Awaitable[None]]) -> None:
+    try:
+        await taking(book)
+    except (NotHere, PlanInvalid, httpx.HTTPError, OSError) as error:
+        book.broke_off[name] = book.draft.scrubber.clean(str(error) or type(error).__name__)
+
+
+def _read_files(deployment: Deployment, draft: Draft, began: str, broke_off: dict[str, str]) -> None:
+    try:
+        reports, selection = deployment.record(began)
+        draft.add_json("audit/verify.json", reports)
+        draft.add(RECORD, selection)
+    except OSError as error:
+        broke_off["audit/record"] = str(error)
+    try:
+        draft.add("audit/log.jsonl", deployment.log())
+    except (NotHere, OSError) as error:
+        broke_off["audit/log"] = str(error)
+
+
+def _bundle(draft: Draft) -> str:
+    """The revision that judges at the end, by the gateway's own word; `""` where it said nothing."""
+    text = draft.files.get("audit/metrics.txt", b"").decode()
+    return ", ".join(sorted(labels.get("revision", "") for labels, _ in metric(text, "ostiary_policy_info")))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""How each class is judged, from a pack's bytes alone."""

@@ -1,0 +1,1 @@
+"""What is asked of a deployment, by class, and kept as it came; nothing is judged here."""

@@ -1,0 +1,38 @@
+"""The class `scale`: many calls at once, a stream that breaks, a replica that dies with a call in its hands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from gateway.evidence.site import lines_of
+from gateway.evidence.taking.notebook import Notebook
+
+
+async def take_burst(book: Notebook) -> None:
+    """So many calls at the same moment, each on a connection of its own."""
+    burst = await asyncio.gather(*(book.client.send(book.site.slow()) for _ in range(book.site.plan.burst)))
+    steps = [{"step": f"call {at}", **told} for at, told in enumerate(burst, start=1)]
+    book.draft.add_json("scale/burst.json", {"steps": steps})
+
+
+async def take_broken_stream(book: Notebook) -> None:
+    """A stream that breaks off; the client makes the call anew."""
+    transcript = book.transcript("scale/broken_stream.json")
+    await book.site.act("break_stream")
+    await transcript.ask("broken", book.site.slow())
+    await transcript.ask("retried", book.site.slow())
+    await book.site.act("mend_replicas")
+
+
+async def take_lost_replica(book: Notebook) -> None:
+    """A replica that dies once it has the call; what arrived at the replicas is asked of them, not of the gateway."""
+    transcript = book.transcript("scale/sent_once.json")
+    await transcript.ask("good", book.site.read())
+    await book.site.act("lose_replica")
+    lost = await transcript.ask("lost", book.site.read())
+    await transcript.ask("next", book.site.read())
+    await book.site.act("mend_replicas")
+    arrived = [line for line in lines_of(await book.site.act("arrivals")) if line.get("trace") == lost["trace"]]
+    book.draft.add("scale/arrivals.jsonl", b"".join(orjson.dumps(line) + b"\n" for line in arrived))

@@ -1,0 +1,102 @@
+"""A pack is judged offline: its files are those of its manifest, and its verdicts are derived once more.
+
+Nothing that the pack says of itself counts: not its verdicts, not its report, not that it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gateway.evidence.checks import CLASSES, Verdict, judge
+from gateway.evidence.gather import make_report
+from gateway.evidence.judging.everything import CHECKS
+from gateway.evidence.pack import MANIFEST, REPORT, compare, read
+from gateway.evidence.seen import Seen, Unproven
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was found: the manifest's digest, what is wrong with the pack, and every verdict, derived anew."""
+
+    digest: str
+    wrong: Sequence[str] = ()
+    verdicts: Sequence[Verdict] = field(default_factory=tuple)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the pack is whole and every check holds."""
+        return not self.wrong and bool(self.verdicts) and all(verdict.holds for verdict in self.verdicts)
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "complete": self.complete,
+            "digest": self.digest,
+            "wrong": list(self.wrong),
+            **describe(self.verdicts),
+        }
+
+
+def describe(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Verdicts as JSON: per class how many hold, and each check with what came."""
+    return {
+        "classes": {
+            group: {
+                "holds": sum(one.holds for one in verdicts if one.check.group == group),
+                "asked": sum(one.check.group == group for one in verdicts),
+            }
+            for group in CLASSES
+        },
+        "checks": [
+            {"check": one.check.key, "holds": one.holds, "came": one.came, "files": list(one.check.files)}
+            for one in verdicts
+        ],
+    }
+
+
+def examine(folder: Path, digest: str = "") -> Examined:
+    """Judge a pack; `digest` is what it has to have, where that is known. Raises `pack.Unreadable`."""
+    files, wrong = read(folder)
+    found = hashlib.sha256(files.get(MANIFEST, b"")).hexdigest()
+    if digest and digest != found:
+        wrong.append(f"{MANIFEST}: its digest is {found}, not {digest}")
+    manifest, differing = compare(files)
+    wrong += differing
+    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT}}
+    verdicts = judge(CHECKS, Seen(kept))
+    if manifest:
+        wrong += _disagree(manifest, verdicts)
+        wrong += _misreport(verdicts, kept, files.get(REPORT, b""))
+    return Examined(found, tuple(wrong), tuple(verdicts))
+
+
+def _disagree(manifest: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
+    """Where the manifest's verdicts are not those that its files give."""
+    told, derived = manifest["verdicts"], {one.check.key: one.holds for one in verdicts}
+    wrong = [f"{key}: no verdict in the manifest" for key in sorted(derived.keys() - told.keys())]
+    wrong += [f"{key}: a verdict of no check here" for key in sorted(told.keys() - derived.keys())]
+    wrong += [
+        f"{key}: the manifest says {told[key]}, its files say {derived[key]}"
+        for key in sorted(told.keys() & derived.keys())
+        if told[key] is not derived[key]
+    ]
+    if manifest["complete"] is not all(derived.values()):
+        wrong.append(f"{MANIFEST}: says complete: {manifest['complete']}")
+    return wrong
+
+
+def _misreport(verdicts: Sequence[Verdict], files: Mapping[str, bytes], report: bytes) -> list[str]:
+    """Whether the report is the one that these files give; one of another version is of another form."""
+    try:
+        facts = Seen(files).document("facts.json")
+        if facts["ostiary"] != version("ostiary"):
+            return []
+        same = make_report(verdicts, files) == report
+    except (Unproven, LookupError, ValueError, TypeError, AttributeError):
+        return ["facts.json: can't be read"]
+    return [] if same else [f"{REPORT}: not the one that these files give"]

@@ -1,0 +1,532 @@
+"""The evidence pack: the demo's is complete, every tampering with one is found, a fault in each class shows."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from gateway.contract.fingerprint import canonical
+from gateway.contract.refusals import Refusal
+from gateway.demo.house import Ports
+from gateway.demo.place import Place
+from gateway.demo.proving import PROVING
+from gateway.demo.stack import Stack
+from gateway.evidence.checks import CLASSES, judge
+from gateway.evidence.judging.everything import CHECKS
+from gateway.evidence.pack import MANIFEST, REPORT, Draft, Secretive, Unreadable, compare, read, write
+from gateway.evidence.probes import NOT_ASKED, PROBES, TOLD_ELSEWHERE
+from gateway.evidence.scrubbing import Scrubber, TooShort
+from gateway.evidence.seen import Seen
+from gateway.evidence.site import TOKENS, PlanInvalid, read_plan
+from gateway.evidence.verifying import examine
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
+WAITING = {"registry"}
+"""Classes that this version can't prove yet: a pack is incomplete for want of them, and says so."""
+
+COMMAND = re.compile(r"^(?:\$ )?ostiary (evidence .*)$", re.MULTILINE)
+
+
+def shown(word: str) -> list[str]:
+    """The page's command that has this word."""
+    return next(words for words in map(shlex.split, COMMAND.findall(PAGE)) if word in words)
+
+
+def run(words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command of the page."""
+    return subprocess.run(
+        [sys.executable, "-m", "gateway.cli", *words],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's pack, made once for all processes of a run; `pack.txt` beside it holds what the command said."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    pack = folder / "evidence-pack"
+    with (folder / "evidence-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "pack.txt").exists():
+            words = shown("--demo")
+            done = run([*words[: words.index("--out") + 1], str(pack)])
+            (folder / "pack.txt").write_text(f"{done.returncode}\n{done.stdout}{done.stderr}")
+    return pack
+
+
+@pytest.fixture
+def pack(made: Path, tmp_path: Path) -> Path:
+    """A copy of it that may be spoiled."""
+    return Path(shutil.copytree(made, tmp_path / "pack"))
+
+
+def said(made: Path) -> str:
+    return (made.parent / "pack.txt").read_text()
+
+
+def failing(files: Mapping[str, bytes]) -> set[str]:
+    """The checks that these files do not give."""
+    return {verdict.check.key for verdict in judge(CHECKS, Seen(files)) if not verdict.holds}
+
+
+def test_the_demos_pack_is_complete_and_verifies_offline(made: Path) -> None:
+    """Every check of every class holds, the exit code is 0, and `verify` finds the digest that was printed."""
+    code, _, text = said(made).partition("\n")
+    assert code == ("1" if WAITING else "0"), text
+    digest = text.strip().splitlines()[-1].removeprefix("sha256:")
+    words = shown("verify")
+    done = run([*words[:2], str(made), "--digest", digest, "--json"])
+    assert done.returncode == int(code), done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"] is not bool(WAITING)
+    assert found["digest"] == digest
+    assert found["wrong"] == []
+    whole = {group for group, count in found["classes"].items() if count["asked"] == count["holds"] > 0}
+    assert whole == set(CLASSES) - WAITING
+    assert run([*words[:2], str(made), "--digest", "0" * 64]).returncode == 1
+    assert run([*words[:2], str(made.parent / "nowhere")]).returncode == 2
+
+
+def test_no_secret_is_in_a_pack(made: Path) -> None:
+    """AUD-02: no token, no whole credential, no canary in any file of it, whatever the spelling."""
+    for path in made.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert not re.search(rb"eyJ[\w-]{20,}\.[\w-]+", data), path
+            assert not re.search(rb"canary-[0-9a-f]{8}", data), path
+            assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_report_needs_nothing_but_itself(made: Path) -> None:
+    """No script, nothing from elsewhere, a link to each file that shows something, a language, each expectation."""
+    text = (made / REPORT).read_text()
+    assert "<script" not in text
+    assert re.findall(r"(?:src|href)=\"(?:https?:|//)[^\"]*\"|@import|url\(", text) == []
+    assert "default-src 'none'" in text
+    linked = set(re.findall(r'href="([^"#]+)"', text))
+    assert linked == {file for check in CHECKS for file in check.files}
+    assert all((made / file).is_file() for file in linked if file.partition("/")[0] not in WAITING)
+    assert '<html lang="en">' in text
+    for check in CHECKS:
+        assert check.expected.replace("'", "&#39;") in text
+
+
+def _rewrite(pack: Path, files: dict[str, bytes]) -> None:
+    """Make the manifest anew around other files, as somebody would who covers a change up."""
+    manifest = orjson.loads(files[MANIFEST])
+    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT}}
+    draft = Draft(Scrubber())
+    draft.files = kept
+    shutil.rmtree(pack)
+    write(pack, draft, files[REPORT], manifest["made"], manifest["verdicts"])
+
+
+def _edit_manifest(pack: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    manifest = orjson.loads((pack / MANIFEST).read_bytes())
+    change(manifest)
+    (pack / MANIFEST).write_bytes(canonical(manifest))
+
+
+def _link(path: Path) -> None:
+    """It is where it was, by a link."""
+    path.symlink_to(path.rename(path.parent.parent / f"{path.parent.name}-{path.name}"))
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+TAMPERINGS: Mapping[str, tuple[Callable[[Path], Any], str]] = {
+    "a byte": (lambda pack: _flip(pack / "wire/good.json"), "wire/good.json: its bytes are not those"),
+    "a byte of the report": (lambda pack: _flip(pack / REPORT), "report.html: its bytes are not those"),
+    "a file less": (lambda pack: (pack / "scale/burst.json").unlink(), "scale/burst.json: missing"),
+    "a file more": (lambda pack: (pack / "wire/more.json").write_text("{}"), "wire/more.json: not in the manifest"),
+    "a link": (
+        lambda pack: _link(pack / "facts.json"),
+        "facts.json: not a regular file",
+    ),
+    "a folder that is a link": (
+        lambda pack: _link(pack / "wire"),
+        "wire: not a regular file",
+    ),
+    "a folder more": (lambda pack: (pack / "empty").mkdir(), "empty: not a regular file"),
+    "a pipe": (lambda pack: os.mkfifo(pack / "pipe"), "pipe: not a regular file"),
+    "no manifest": (lambda pack: (pack / MANIFEST).unlink(), "manifest.json: missing"),
+    "a manifest in another spelling": (
+        lambda pack: (pack / MANIFEST).write_bytes((pack / MANIFEST).read_bytes() + b"\n"),
+        "manifest.json: not the canonical form",
+    ),
+    "a verdict": (
+        lambda pack: _edit_manifest(pack, lambda told: told["verdicts"].update({"wire/good": False})),
+        "wire/good: the manifest says False, its files say True",
+    ),
+    "a verdict less": (
+        lambda pack: _edit_manifest(pack, lambda told: told["verdicts"].pop("wire/good")),
+        "wire/good: no verdict in the manifest",
+    ),
+    "a verdict more": (
+        lambda pack: _edit_manifest(pack, lambda told: told["verdicts"].update({"wire/better": True})),
+        "wire/better: a verdict of no check here",
+    ),
+    "that it is not complete": (
+        lambda pack: _edit_manifest(pack, lambda told: told.update(complete=not told["complete"])),
+        "manifest.json: says complete: ",
+    ),
+}
+
+
+def test_every_tampering_with_a_pack_is_found(made: Path, tmp_path: Path) -> None:
+    """A byte, a file more or less, a link, a verdict: the exit code is 1, and what was changed is named."""
+    for number, (name, (tamper, told)) in enumerate(TAMPERINGS.items()):
+        pack = Path(shutil.copytree(made, tmp_path / str(number)))
+        assert examine(pack).wrong == (), name
+        tamper(pack)
+        found = examine(pack)
+        assert not found.complete, name
+        assert any(wrong.startswith(told) for wrong in found.wrong), (name, found.wrong)
+
+
+def _steps(files: dict[str, bytes], name: str, change: Callable[[dict[str, dict[str, Any]]], None]) -> None:
+    """Change a transcript's steps."""
+    document = orjson.loads(files[name])
+    change({step["step"]: step for step in document["steps"]})
+    files[name] = orjson.dumps(document)
+
+
+def _answered(files: dict[str, bytes], name: str, step: str, **answer: Any) -> None:
+    _steps(files, name, lambda steps: steps[step]["answer"].update(answer))
+
+
+def _instead(files: dict[str, bytes], name: str, step: str, other: str) -> None:
+    """As if another step's exchange had come."""
+
+    def change(steps: dict[str, dict[str, Any]]) -> None:
+        steps[step].update({key: value for key, value in steps[other].items() if key != "step"})
+
+    _steps(files, name, change)
+
+
+def _fewer(files: dict[str, bytes]) -> None:
+    document = orjson.loads(files["scale/burst.json"])
+    document["steps"] = document["steps"][:99]
+    files["scale/burst.json"] = orjson.dumps(document)
+
+
+def _one_after_the_other(files: dict[str, bytes]) -> None:
+    def change(steps: dict[str, dict[str, Any]]) -> None:
+        for at, step in enumerate(steps.values()):
+            step.update(sent_ms=at * 10.0, ended_ms=at * 10.0 + 5)
+
+    _steps(files, "scale/burst.json", change)
+
+
+def _record(files: dict[str, bytes], old: bytes, new: bytes) -> None:
+    assert old in files["audit/record.jsonl"]
+    files["audit/record.jsonl"] = files["audit/record.jsonl"].replace(old, new, 1)
+
+
+def _leak(files: dict[str, bytes]) -> None:
+    files["audit/log.jsonl"] += b'{"event":"x","text":"canary-00112233445566778899aabbccddeeff"}\n'
+
+
+ALTERED: Mapping[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
+    "a refusal that is none": (
+        lambda files: _instead(files, "wire/wrong_version.json", "spoiled", "good"),
+        "wire/wrong_version",
+    ),
+    "a refusal of another row": (
+        lambda files: _answered(files, "wire/wrong_audience.json", "spoiled", status=403),
+        "wire/wrong_audience",
+    ),
+    "a good call that was refused as well": (
+        lambda files: _instead(files, "wire/header_mismatch.json", "good", "spoiled"),
+        "wire/header_mismatch",
+    ),
+    "a failure that looks like an answer": (
+        lambda files: _instead(files, "wire/handler_failure.json", "failing", "good"),
+        "wire/handler_failure",
+    ),
+    "nobody left": (
+        lambda files: _instead(files, "wire/cancellation.json", "left", "good"),
+        "wire/cancellation",
+    ),
+    "a list from before": (
+        lambda files: _instead(files, "wire/cache_expiry.json", "list again", "list"),
+        "wire/cache_expiry",
+    ),
+    "a tool that nobody lists, and yet": (
+        lambda files: _instead(files, "authorization/unlisted_tool.json", "spoiled", "good"),
+        "authorization/unlisted_tool",
+    ),
+    "no approval needed": (
+        lambda files: _instead(files, "authorization/approved_call.json", "held", "run"),
+        "authorization/held",
+    ),
+    "an approval of one's own": (
+        lambda files: _instead(files, "authorization/approved_call.json", "own approval", "approved"),
+        "authorization/own_approval",
+    ),
+    "one approval, two calls": (
+        lambda files: _instead(files, "authorization/approved_call.json", "again", "run"),
+        "authorization/used_once",
+    ),
+    "other arguments under the approval": (
+        lambda files: _instead(files, "authorization/approved_call.json", "changed", "run"),
+        "authorization/changed_arguments",
+    ),
+    "ninety-nine calls": (_fewer, "scale/burst"),
+    "one after the other": (_one_after_the_other, "scale/burst"),
+    "a broken stream that ends well": (
+        lambda files: _instead(files, "scale/broken_stream.json", "broken", "retried"),
+        "scale/broken_stream",
+    ),
+    "sent twice": (
+        lambda files: files.update({"scale/arrivals.jsonl": files["scale/arrivals.jsonl"] * 2}),
+        "scale/sent_once",
+    ),
+    "served by the dead": (
+        lambda files: _instead(files, "scale/sent_once.json", "next", "lost"),
+        "scale/goes_on",
+    ),
+    "a flipped byte of the record": (
+        lambda files: _record(files, b'"subject":"alice"', b'"subject":"alicf"'),
+        "audit/verify",
+    ),
+    "an answer without a record": (
+        lambda files: _answered(files, "wire/good.json", "call", headers={"ostiary-decision": "0" * 32}),
+        "audit/recorded",
+    ),
+    "a canary in the log": (_leak, "audit/redaction"),
+    "a canary that was not planted": (
+        lambda files: _steps(
+            files, "audit/canaries.json", lambda steps: steps["cookie"]["request"].update(headers={})
+        ),
+        "audit/redaction",
+    ),
+    "not ready": (lambda files: _answered(files, "audit/health.json", "readyz", status=503), "audit/health"),
+    "a drain that nobody sees": (
+        lambda files: _instead(files, "audit/drain.json", "draining", "ready"),
+        "audit/drain",
+    ),
+    "a broken bundle that judges": (
+        lambda files: _instead(files, "audit/rollback.json", "broken", "changed"),
+        "audit/rollback",
+    ),
+    "another version": (
+        lambda files: files.update({"facts.json": files["facts.json"].replace(b'"ostiary": "', b'"ostiary": "9.')}),
+        "audit/versions",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", ALTERED)
+def test_a_fault_in_real_transcripts_makes_its_check_fail(made: Path, fault: str) -> None:
+    """Each check is derived from bytes: with others, that very check fails."""
+    files, _ = read(made)
+    alter, check = ALTERED[fault]
+    assert check not in failing(files)
+    alter(files)
+    assert check in failing(files)
+
+
+def test_each_class_without_its_files_is_incomplete(made: Path) -> None:
+    """What was not asked is not proved: without its files every check of a class fails, and no other class."""
+    files, _ = read(made)
+    for group in CLASSES:
+        left = {name: data for name, data in files.items() if not name.startswith(f"{group}/")}
+        failed = failing(left)
+        assert failed >= {check.key for check in CHECKS if any(file not in left for file in check.files)}
+        assert any(key.startswith(f"{group}/") for key in failed)
+    withheld = files | {"wire/good.json": orjson.dumps({"withheld": ["token of the caller"]})}
+    assert "wire/good" in failing(withheld)
+    for nonsense in (b"", b"[]", b"{}", b'{"steps": [{}]}', b'{"steps": [{"step": "good", "answer": 7}]}', b"\xff"):
+        assert "wire/good" in failing(files | {"wire/good.json": nonsense})
+
+
+def test_a_change_that_is_covered_up_in_the_manifest_is_found_in_the_record(pack: Path) -> None:
+    """Whoever changes an answer and makes the manifest anew has the record against them, whatever the report says."""
+    files, _ = read(pack)
+    _instead(files, "wire/wrong_version.json", "spoiled", "good")
+    _rewrite(pack, files)
+    found = examine(pack)
+    assert not found.complete
+    assert "wire/wrong_version: the manifest says True, its files say False" in found.wrong
+    assert "report.html: not the one that these files give" in found.wrong
+
+
+def test_each_refusal_is_provoked_told_elsewhere_or_said_to_be_left_out() -> None:
+    """No row of the table of refusals is forgotten, and none is both asked and said not to be."""
+    asked = {probe.row for probe in PROBES} | TOLD_ELSEWHERE.keys()
+    assert asked | NOT_ASKED.keys() == set(Refusal)
+    assert not asked & NOT_ASKED.keys()
+
+
+def test_keys_and_files_of_checks_are_their_own() -> None:
+    """A verdict's name means one check; each names its class, a rule, and what shows it."""
+    assert len({check.key for check in CHECKS}) == len(CHECKS)
+    assert {check.group for check in CHECKS} == set(CLASSES)
+    assert all(check.files and check.rule and check.asked and check.expected for check in CHECKS)
+
+
+SECRET = "Sup3r/secret+value=7"
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        SECRET,
+        json.dumps({"x": SECRET}),
+        "Sup3r%2Fsecret%2Bvalue%3D7",
+        *(__import__("base64").b64encode(b"." * lead + SECRET.encode() + b"tail").decode() for lead in range(3)),
+    ],
+)
+def test_a_secret_keeps_a_file_out_of_the_pack_in_any_spelling(tmp_path: Path, spelled: str) -> None:
+    """Fail closed: the file is withheld by name, and a pack whose report holds it is not written at all."""
+    scrubber = Scrubber()
+    scrubber.know("a secret", SECRET)
+    draft = Draft(scrubber)
+    draft.add("wire/good.json", f"before {spelled} after".encode())
+    assert orjson.loads(draft.files["wire/good.json"]) == {"withheld": ["a secret"]}
+    draft.add("wire/fine.json", b"before and after")
+    assert draft.files["wire/fine.json"] == b"before and after"
+    with pytest.raises(Secretive, match=r"report\.html holds a secret"):
+        write(tmp_path / "pack", draft, spelled.encode(), "now", {"wire/good": True})
+    assert not (tmp_path / "pack").exists()
+    write(tmp_path / "pack", draft, b"a report", "now", {"wire/good": True})
+    with pytest.raises(Unreadable):
+        write(tmp_path / "pack", draft, b"a report", "now", {"wire/good": True})
+
+
+def test_a_secret_that_can_not_be_looked_for_is_refused() -> None:
+    """A short text stands anywhere by chance."""
+    with pytest.raises(TooShort, match="OSTIARY_X"):
+        Scrubber().know("OSTIARY_X", "abc")
+
+
+def test_a_tokens_signature_alone_is_a_secret() -> None:
+    """Head and claims tell who somebody is; the signature is what opens doors."""
+    scrubber = Scrubber()
+    scrubber.know("token", "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWEtdG9rZW4")
+    assert scrubber.found(b"... c2lnbmF0dXJlLW9mLWEtdG9rZW4 ...") == ["token"]
+    assert scrubber.found(b"... eyJhbGciOiJFUzI1NiJ9 ...") == []
+    assert scrubber.clean("x eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWEtdG9rZW4") == "x [token]"
+
+
+def test_a_manifest_of_another_form_is_no_manifest() -> None:
+    """Whatever stands there, it is said and not believed."""
+    for text in (
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"pack":2}',
+        canonical({"pack": 1, "made": "", "files": [], "verdicts": {}, "complete": True}),
+    ):
+        manifest, wrong = compare({MANIFEST: text})
+        assert manifest == {}
+        assert wrong
+
+
+def test_the_pages_plan_is_one(tmp_path: Path) -> None:
+    """docs/evidence.md's plan can be read; one with a member too many, or an act that there is not, can't."""
+    text = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert text
+    file = tmp_path / "evidence.yaml"
+    file.write_text(text[1])
+    plan = read_plan(file)
+    assert plan.acts["drain"]
+    assert plan.log == tmp_path / yaml.safe_load(text[1])["log"]
+    for variable in TOKENS.values():
+        assert variable in PAGE
+    for more in ("stranger: 1\n", "acts: {explode: [x]}\n", "acts: {drain: x}\n", "arguments: 7\n", "- x\n"):
+        file.write_text(text[1].partition("acts:")[0] + more if more[0] != "-" else more)
+        with pytest.raises(PlanInvalid):
+            read_plan(file)
+
+
+def _open_bank(issuer_url: str) -> dict[str, Any]:
+    data = PROVING.policy_data(issuer_url)
+    data["servers"]["payments"]["tools"]["transfer_funds"].pop("approval")
+    return data
+
+
+FAULTY = Place(("readonly", "payments"), PROVING.module, _open_bank, PROVING.scope_implies, options=("--lenient",))
+"""Handlers that hide a failure, and a bundle by which nobody is asked before money moves."""
+
+
+@pytest.fixture
+def faulty() -> Iterator[Stack]:
+    """A deployment with a fault of each class, one replica only among them."""
+    with Stack(ports=Ports.free(1), place=FAULTY) as stack:
+        yield stack
+
+
+def test_a_planted_fault_in_each_class_makes_a_deployments_pack_incomplete(faulty: Stack, tmp_path: Path) -> None:
+    """With the page's own command: the faults' checks fail, those that lack an act fail, and no other does."""
+    house = faulty.house
+    gated = {"from_account": "operating", "to_account": "supplier-acme", "amount_cents": 100}
+    plan = {
+        "server": "readonly",
+        "read": "get_balance",
+        "arguments": {"account": "operating"},
+        "malformed": {"account": 7},
+        "failing": {"account": "no-such-account"},
+        "slow": "wait",
+        "slow_arguments": {"seconds": 1.0},
+        "gated_server": "payments",
+        "gated": "transfer_funds",
+        "gated_arguments": gated,
+        "changed": gated | {"amount_cents": 101},
+        "log": str(house.directory / "gateway.log"),
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    tokens = {
+        "OSTIARY_EVIDENCE_TOKEN": faulty.mint("alice", "readonly", "mcp:use bank:read"),
+        "OSTIARY_EVIDENCE_GATED_TOKEN": faulty.mint("alice", "payments", "mcp:use bank:read payments:write"),
+        "OSTIARY_EVIDENCE_NARROW_TOKEN": faulty.mint("alice", "payments", "mcp:use bank:read"),
+        "OSTIARY_EVIDENCE_APPROVER_TOKEN": faulty.mint("bob", "approvals", "approvals:read approvals:decide"),
+    }
+    refused = faulty.http.post(house.endpoint("readonly"), json={})
+    assert faulty.await_records(refused.headers["ostiary-decision"], "refusal")
+    with house.audit_file.open("r+b") as record:  # in place, for its writer goes on
+        first = record.readline()
+        record.seek(len(first) // 2)
+        record.write(bytes([first[len(first) // 2] ^ 1]))
+    out = tmp_path / "pack"
+    known = {"--config": str(house.config_file), "--plan": str(tmp_path / "plan.yaml"), "--out": str(out)}
+    words = shown("--plan")
+    words = [known.get(words[at - 1], word) for at, word in enumerate(words)]
+    done = run([*words, "--json"], **tokens, **house.secrets)
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    failed = {check["check"] for check in told["checks"] if not check["holds"]}
+    came = {check["check"]: check["came"] for check in told["checks"]}
+    assert failed >= {"wire/handler_failure", "authorization/held", "scale/burst", "audit/verify"}
+    assert "no failure" in came["wire/handler_failure"]
+    assert "it names no ticket" in told["broke_off"]["authorization/approved_call"]
+    assert "all of them by" in came["scale/burst"] or "records" in came["scale/burst"]
+    for act in ("break_stream", "drain", "break_policy"):
+        assert any(f"acts.{act}" in why for why in told["broke_off"].values())
+    assert not examine(out).complete
+    assert examine(out).wrong == ()
