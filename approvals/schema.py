@@ -1,7 +1,8 @@
 """The tables of the approval store, in what SQLite and PostgreSQL share. Times: seconds since the epoch.
 
 At most one live ticket per effect is the database's own rule (a unique partial index), not only the desk's. The
-columns `bond`, `shown`, `sealed`, `call` and `told` hold ciphertext (`vault.py`); `lookup` is a keyed digest.
+columns `bond`, `shown`, `sealed`, `call` and `told` hold ciphertext (`vault.py`); `lookup`, `kin` and `holder` are
+keyed digests.
 Whoever changes this file adds a revision to `migrations/versions/`.
 """
 
@@ -212,4 +213,30 @@ budgets = Table(
     Column("used", BigInteger, nullable=False),
     Column("ends_at", Double, nullable=False),
     Index("budgets_end", "ends_at"),
+)
+
+keyed_calls = Table(
+    "keyed_calls",
+    metadata,
+    Column("lookup", String(64), primary_key=True),  # a keyed digest of whose key it is, on which server, and the key
+    Column("key_id", String(16), nullable=False),  # by which of our keys that digest was made
+    Column("holder", String(64), nullable=False),  # a keyed digest of issuer and subject
+    Column("state", String(16), nullable=False),
+    Column("claim", String(64), nullable=False),  # the decision that ran it, or runs it
+    Column("leg", Integer, nullable=False),
+    Column("owner", Text, nullable=False),  # the worker that runs it, while its lease lasts
+    Column("lease_until", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("size", BigInteger, nullable=False),  # bytes of `told`
+    Column("bond", LargeBinary, nullable=False),  # digests of what was asked
+    Column("told", LargeBinary),  # what came of it
+    Index("keyed_calls_of", "holder", "expires_at"),
+    Index("keyed_calls_due", "expires_at"),
+    Index(
+        "keyed_calls_running",
+        "lease_until",
+        sqlite_where=text("state = 'running'"),
+        postgresql_where=text("state = 'running'"),
+    ),
 )

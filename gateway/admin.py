@@ -62,6 +62,8 @@ GAUGES: Mapping[str, Shown] = {
     "seal_key_age_seconds": Shown("Since the key that seals was first seen here.", max),
     "tickets": Shown("Live tickets by state, and uses whose end nobody knows.", max, "state"),
     "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
+    "idempotency_keys": Shown("Idempotency keys that are remembered, by all who share the database.", max),
+    "idempotency_bytes": Shown("Bytes of outcomes that are kept under them.", max),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
     "pins_healthy": Shown("1 while the file of pins that lies there is the one in force.", min),

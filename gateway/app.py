@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 
 from approvals.desk import Desk, StoreUnavailable
+from approvals.keyed import KeyedCalls
 from approvals.notify import DEAD, Attempt, Courier
 from approvals.review.pages import Room
 from approvals.shelf import Shelf
@@ -55,6 +56,7 @@ from gateway.opening import (
     argument_rules,
     make_prompts,
     open_desk,
+    open_keyed,
     open_pins,
     open_policy,
     open_record,
@@ -67,6 +69,7 @@ from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import Plan, make_plan
 from gateway.reception import Reception
+from gateway.repeats import Repeats
 from gateway.review_audit.room import AuditPages
 from gateway.runs import Runs
 from gateway.seals import Seals
@@ -75,7 +78,6 @@ from gateway.sign_in.room import SignIn
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
-from gateway.tenure import Tenure
 from gateway.tokens import Tokens
 from gateway.turnstile import Turnstile
 from gateway.upkeep import Upkeep
@@ -118,6 +120,7 @@ class House:
         self._store: Store
         self._courier: Courier
         self._shelf: Shelf
+        self._keyed: KeyedCalls
         self._runs: Runs
         self._tokens: Tokens
         self._telemetry = Telemetry()
@@ -153,7 +156,7 @@ class House:
             plan, record, record.journal(self._redactor, self._telemetry.moved), opened
         )
         self._store, desk = office.store, office.desk
-        shelf = await self._take_over(desk, office.tenure)
+        shelf = await self._take_over(office)
         self._policy = policy = make_engine(plan, self._replaced)
         await open_policy(plan, policy, opened)
         for issuer in plan.issuers:
@@ -183,6 +186,8 @@ class House:
         answers = Answers(
             judging, seals, handles, definitions, prompts, state_s=settings.seals.state_s, left_out=catalog.left_out
         )
+        volatile_meta = frozenset(settings.approvals.volatile_meta)
+        repeats = Repeats(self._keyed, volatile_meta, settings.idempotency.outcome_bytes, telemetry.keyed)
         delivery = Delivery(
             upstream,
             answers,
@@ -193,6 +198,7 @@ class House:
             stream_limits=StreamLimits(event_bytes=limits.event_bytes),
             streams=streams,
             rewriters=(keep_within_reach, tell_of_tasks),
+            repeats=repeats,
         )
         opened.push_async_callback(delivery.drain)
         self._runs = Runs(shelf, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand)
@@ -209,6 +215,7 @@ class House:
             grants=grants,
             budgets=budgets,
             turnstile=self._turnstile,
+            repeats=repeats,
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
             errands=errands,
             seals=seals,
@@ -220,12 +227,12 @@ class House:
             implications=implications,
             observer=telemetry,
             traces=telemetry.traces,
-            volatile_meta=frozenset(settings.approvals.volatile_meta),
+            volatile_meta=volatile_meta,
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
         self._control = self._open_control(desk, implications)
-        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, sink.writer)
+        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed, sink.writer)
         upkeep.start()
         opened.push_async_callback(upkeep.close)
         self._open_courier()
@@ -303,15 +310,16 @@ class House:
         self._open.push_async_callback(room.close)
         return room
 
-    async def _take_over(self, desk: Desk, tenure: Tenure) -> Shelf:
-        """The shelf; whatever the process before this one ran has come to its end. Raises `CannotStart`."""
-        settings = self._plan.settings
+    async def _take_over(self, office: Office) -> Shelf:
+        """Shelf and keyed calls; what the process before this one ran has come to its end. Raises `CannotStart`."""
+        settings, tenure = self._plan.settings, office.tenure
         keep_s, per_subject = settings.approvals.task_keep_s, settings.limits.held_tasks_per_subject
         self._shelf = Shelf(self._store, owner=tenure.owner, keep_s=keep_s, per_subject=per_subject)
         try:
             if tenure.before:
-                await desk.reconcile(tenure.before)
+                await office.desk.reconcile(tenure.before)
                 await self._shelf.reconcile(tenure.before)
+            self._keyed = await open_keyed(self._plan, office)
         except StoreUnavailable as error:
             raise CannotStart(f"approvals.database: {error}") from error
         tenure.write_down()
@@ -357,6 +365,8 @@ class House:
                 "seal_key_age_seconds": max(0.0, time.time() - self._key_seen),
                 "tickets": self._upkeep.tickets,
                 "approvals_healthy": store.healthy,
+                "idempotency_keys": self._keyed.count,
+                "idempotency_bytes": self._keyed.bytes,
                 "webhooks_waiting": self._courier.waiting,
                 "keys_age_seconds": tokens.key_ages(),
                 "pins_healthy": self._pins.healthy,

@@ -23,7 +23,13 @@ from gateway.settings.judging import (
     ShadowSettings,
     TlsSettings,
 )
-from gateway.settings.keeping import ApprovalSettings, AuditSettings, BudgetSettings, SealSettings
+from gateway.settings.keeping import (
+    ApprovalSettings,
+    AuditSettings,
+    BudgetSettings,
+    IdempotencySettings,
+    SealSettings,
+)
 from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
 from gateway.settings.servers import PinSettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
@@ -60,6 +66,7 @@ class Settings(BaseSettings):
     policy: PolicySettings
     approvals: ApprovalSettings = ApprovalSettings()
     budgets: BudgetSettings = BudgetSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
     audit: AuditSettings
     seals: SealSettings = SealSettings()
     sign_in: SignInSettings | None = None

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from approvals.desk import Desk, NotHeld, StoreUnavailable, TooManyTickets
+from approvals.keyed_call import Outcome
 from approvals.ticket import Claimed, Held, Run
 from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
@@ -25,11 +26,13 @@ from gateway.contract.passage import Admitted, Call, Passage, Reply
 from gateway.contract.quirks import Quirk
 from gateway.contract.record import Redactor, outcome_record
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.repeats import REPLAY_OF, tell_again
 from gateway.contract.reply import accepted_reply, result_reply, stream_headers
 from gateway.contract.retelling import session_line
 from gateway.contract.stream import ResponseStream, StreamLimits
 from gateway.contract.subscription import Rewrite, Rewriter
 from gateway.relay import Relay
+from gateway.repeats import Repeats
 from gateway.streams import Place, Streams
 from gateway.upstream.port import (
     Answer,
@@ -105,6 +108,7 @@ class Delivery:
     streams: Streams = field(default_factory=Streams)
     rewriters: tuple[Rewriter, ...] = ()
     """What rooms do to the notifications of subscriptions, in this order (gateway/contract/subscription.py)."""
+    repeats: Repeats = field(default_factory=Repeats)
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
@@ -194,7 +198,7 @@ class Delivery:
             body = await self.answers.fit(passage, admitted, guarded)
         finally:
             await answer.close()
-        await self.conclude(passage, guarded.outcome)
+        await self.conclude(passage, guarded.outcome, body)
         status = answer.status if passage.spoken is None else 200
         return result_reply(status, body, passage.decision_id, _begun(passage))
 
@@ -203,6 +207,19 @@ class Delivery:
         passage.status = answered.status
         await self.conclude(passage, "answered")
         return answered.reply(passage.decision_id)
+
+    async def replay(self, passage: Passage, outcome: Outcome) -> Reply:
+        """What came of an earlier call under the same key, under the id of this one: recorded, and nothing forwarded.
+
+        Raises `Refused`.
+        """
+        guarded = tell_again(passage, outcome)
+        passage.status = outcome.status if passage.spoken is None else 200
+        passage.code = outcome.code
+        passage.result_digest = bytes.fromhex(outcome.digest)
+        await self.conclude(passage, "replayed")
+        told = ((REPLAY_OF, outcome.decision.encode("ascii")),)
+        return result_reply(passage.status, guarded.raw, passage.decision_id, told)
 
     async def _rewrite(self, admitted: Admitted) -> Rewrite | None:
         """All that the rooms do to a subscription's notifications, as one. Raises `Refused`."""
@@ -218,8 +235,8 @@ class Delivery:
 
         return rewrite_all if rewrites else None
 
-    async def conclude(self, passage: Passage, outcome: str) -> None:
-        """Write the outcome down, once, and end the use that the call consumed."""
+    async def conclude(self, passage: Passage, outcome: str, text: bytes = b"") -> None:
+        """Write the outcome down, once, and end the use that the call consumed; `text` is kept under its key."""
         if passage.outcome:
             return
         passage.outcome = outcome
@@ -237,6 +254,15 @@ class Delivery:
                 await self._end_use(self.desk.finish(passage.settled, run), passage.settled)
             else:
                 await self.restore(passage.settled)
+        if passage.keyed is not None:
+            await self.repeats.end(passage, text, self.spawn)
+
+    async def give_back(self, passage: Passage) -> None:
+        """What a call consumed that was not even decided: its use, and its key."""
+        if isinstance(passage.settled, Claimed):
+            await self.restore(passage.settled)
+        if passage.keyed is not None:
+            await self.repeats.end(passage, b"", self.spawn)
 
     async def restore(self, use: Claimed) -> None:
         """Give a use back. Only for a call of which provably not one byte left."""
@@ -262,8 +288,8 @@ class Delivery:
         if passage.committed:
             passage.status = passage.status or 499
             self.spawn(self.conclude(passage, "cancelled" if passage.sent else "failed"))
-        elif isinstance(passage.settled, Claimed):
-            self.spawn(self.restore(passage.settled))
+        elif isinstance(passage.settled, Claimed) or passage.keyed is not None:
+            self.spawn(self.give_back(passage))
 
     async def claim(self, asking: Coroutine[Any, Any, Claimed | Held]) -> Claimed | Held:
         """Ask the desk to its end even if the client goes away meanwhile: a use that nobody waits for goes back."""

@@ -26,6 +26,7 @@ from gateway.contract.legacy import Answered
 from gateway.contract.methods import declares_tasks
 from gateway.contract.passage import Call, Identity, OpenedTasks, Passage, Received, Server, Task
 from gateway.contract.refusals import Refusal, Refused
+from gateway.contract.repeats import key_line
 from gateway.following import ANSWERED, INTERRUPTED, LOST, RUNS, created, told
 from gateway.handles import Handles
 from gateway.legs import SAID, refusal_of
@@ -94,6 +95,7 @@ class Errands:
             (b"mcp-name", encode_value(call.name or "")),
             *call.param_headers,
             *passage.trace,
+            *key_line(passage.key),
         )
         return Recipe(handle, task.tool, owner[0].client_id, call.envelope.raw, headers)
 

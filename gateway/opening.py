@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from approvals.desk import Desk, StoreUnavailable
+from approvals.keyed import KeyedCalls
 from approvals.outbox import Outbox
 from approvals.store import Store
 from approvals.ticket import Transition
@@ -177,6 +178,25 @@ async def open_desk(
         raise CannotStart(f"approvals.database: {error}") from error
     opened.push_async_callback(store.close)
     return Office(desk, store, outbox, tenure)
+
+
+async def open_keyed(plan: Plan, office: Office) -> KeyedCalls:
+    """Calls under idempotency keys; what the process before this one ran is `unknown`. Raises `StoreUnavailable`."""
+    chosen, tenure = plan.settings.idempotency, office.tenure
+    keyed = KeyedCalls(
+        office.store,
+        derive_keys(plan.seal_keys, "idempotency"),
+        owner=tenure.owner,
+        keep_s=chosen.keep_s,
+        per_subject=chosen.keys_per_subject,
+        most=chosen.keys,
+        bytes_in_all=chosen.total_bytes,
+    )
+    await keyed.check_keys()
+    if tenure.before:
+        await keyed.reconcile(tenure.before)
+    await keyed.measure()
+    return keyed
 
 
 async def open_policy(plan: Plan, engine: Engine, opened: AsyncExitStack) -> None:

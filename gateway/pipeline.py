@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from approvals.desk import Desk
-from approvals.ticket import Claimed, Held
+from approvals.ticket import Held
 from gateway.audit.port import AuditSink, AuditUnavailable
 from gateway.budgets import Budgets
 from gateway.catalog import Catalog
@@ -49,6 +49,7 @@ from gateway.grants import Grants
 from gateway.handles import Handles
 from gateway.holding import Holding, check_waits, take_up
 from gateway.legs import Needed, find_needed, is_approved, open_leg
+from gateway.repeats import Repeats, Replayed
 from gateway.runs import waited_for
 from gateway.seals import Seals
 from gateway.tokens import Tokens
@@ -86,6 +87,7 @@ class Corridor:
     grants: Grants = field(default_factory=Grants)
     budgets: Budgets = field(default_factory=Budgets)
     turnstile: Turnstile = field(default_factory=Turnstile)
+    repeats: Repeats = field(default_factory=Repeats)
     volatile_meta: frozenset[str] = frozenset()
     concurrent: int = 1000
     clock: Callable[[], float] = time.time
@@ -96,7 +98,11 @@ class Corridor:
         passage = passage or self.open_passage(arrival.server)
         self.in_flight += 1
         try:
-            admitted = await self.walk(arrival, passage)
+            try:
+                admitted = await self.walk(arrival, passage)
+            except Replayed as replayed:
+                await self.commit(passage)
+                return await self.delivery.replay(passage, replayed.outcome)
             await self.commit(passage)
             return await self.delivery.deliver(passage, admitted)
         except Answered as answered:
@@ -133,7 +139,7 @@ class Corridor:
         if server.legacy_clients or server.quirks:
             passage.heard = heard = self.eras.hear(received, identity, envelope, self.clock())
             received, passage.envelope = in_served_words(heard, received, envelope)
-        passage.call = call = match_headers(received, passage.envelope)
+        passage.call = call = self.repeats.read(passage, match_headers(received, passage.envelope))
         self.delivery.streams.check(call, identity)
         self.delivery.check_room(server.name, call)
         passage.trace = trace_context(received, call)
@@ -159,12 +165,15 @@ class Corridor:
         await self.catalog.hold(server, call)
         if not_accepted is not None:
             raise not_accepted
+        await self.repeats.look(passage)
         passage.taken = await self.budgets.take(verdict.limits, server, identity, call)
         if verdict.effect is Effect.APPROVE or is_approved(opened):
             asked = (server, identity, call, tool, verdict, opened)
             needed = await find_needed(self.policy, *asked, self.volatile_meta, self.grants)
             require_scopes(identity, needed.scopes, self.implications)
             await self.settle(passage, needed)
+        if passage.key:
+            await self.repeats.take(passage, self.delivery.spawn)
         left["settle"] = now()
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
@@ -251,8 +260,7 @@ class Corridor:
         if not passage.committed:
             self.uncount(passage)
             self.write_off(passage, refused)
-            if isinstance(passage.settled, Claimed):
-                await self.delivery.restore(passage.settled)
+            await self.delivery.give_back(passage)
         else:
             passage.refuse(refused)
             await self.delivery.conclude(passage, "unknown" if passage.sent else "failed")

@@ -31,8 +31,8 @@ class Delivering(Protocol):
         """What an exception means for its request."""
         ...
 
-    async def conclude(self, passage: Passage, outcome: str) -> None:
-        """Write the outcome down, once."""
+    async def conclude(self, passage: Passage, outcome: str, text: bytes = b"") -> None:
+        """Write the outcome down, once; `text` is the whole answer."""
         ...
 
     def abandon(self, passage: Passage) -> None:
@@ -159,7 +159,7 @@ class Relay:
             else:
                 raise Refused(Refusal.UPSTREAM_INVALID, stream.fault)
             text = await delivery.answers.fit(passage, self._admitted, stream.final)
-            await delivery.conclude(passage, stream.final.outcome)
+            await delivery.conclude(passage, stream.final.outcome, text)
             self._text = text
             yield stream.encode_final(text)
         except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream

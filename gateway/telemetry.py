@@ -42,6 +42,9 @@ ERRAND_EVENTS: Final = (
 )  # fmt: skip
 """What can happen to a held call that is a task."""
 
+KEYED_ENDS: Final = ("kept", "ended", "asked", "unknown", "freed")
+"""How a call under an idempotency key can end."""
+
 
 def count_in_slot(slot: int) -> None:
     """Count in the files of `slot` instead of those of this process id; to be called before `Telemetry` is made.
@@ -145,6 +148,8 @@ class Telemetry:
         self._attempts = counter("webhook_attempts", "Attempts to tell a webhook.", ("webhook", "outcome"))
         errands = counter("held_tasks", "Held calls that are tasks, by what happened to them.", ("event",))
         self._errands = {event: errands.labels(event) for event in ERRAND_EVENTS}
+        keyed = counter("keyed_calls", "Calls under idempotency keys, by what is known of their end.", ("end",))
+        self._keyed = {end: keyed.labels(end) for end in KEYED_ENDS}
         self._carried: tuple[tuple[Counter, str], ...] = (
             (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
             (counter("shadow_judged", "Questions that the candidate was asked."), "shadow_judged"),
@@ -224,6 +229,10 @@ class Telemetry:
     def errand(self, event: str) -> None:
         """Something happened to a held call that is a task."""
         self._errands[event].inc()
+
+    def keyed(self, end: str) -> None:
+        """A call under an idempotency key has ended."""
+        self._keyed[end].inc()
 
     def replaced(self, taken: bool) -> None:
         """Another bundle was found: it judges now, or may not."""

@@ -12,6 +12,7 @@ import structlog
 
 from approvals.census import census
 from approvals.desk import Desk, StoreUnavailable
+from approvals.keyed import KeyedCalls
 from approvals.retention import forget
 from approvals.shelf import Shelf
 from approvals.store import Store
@@ -30,11 +31,14 @@ class Upkeep:
     `well` is part of readiness: leases that nobody extends end calls that run as `unknown`.
     """
 
-    def __init__(self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, writer: int) -> None:
+    def __init__(  # noqa: PLR0917 - what it looks after
+        self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, keyed: KeyedCalls, writer: int
+    ) -> None:
         self._plan = plan
         self._desk = desk
         self._store = store
         self._shelf = shelf
+        self._keyed = keyed
         self._writer = writer
         self._log = structlog.get_logger("house")
         self._task: asyncio.Task[None]
@@ -67,8 +71,11 @@ class Upkeep:
                     self._log.warning("orphaned_records_closed", writers=closed)
                 orphans = False
                 await self._desk.renew()
+                await self._keyed.renew()
                 await self._desk.sweep()
                 await self._shelf.sweep()
+                await self._keyed.sweep()
+                await self._keyed.measure()
                 if forgotten := await forget(self._store, self._plan.settings.approvals.keep_s):
                     self._log.info("tickets_forgotten", count=forgotten)
                 await sweep(self._store)

@@ -71,11 +71,13 @@ def _plain(text: str) -> str:
 
 
 def gather(find: Find, decision: str) -> list[Record]:
-    """All records of the decision, and of the ticket that it ran under or waits for, in order of time.
+    """All records of the decision, of the one whose outcome it told again, and of their tickets, in order of time.
 
     Raises what `find` raises.
     """
-    own = find(Query(decision=decision))
+    own = [*find(Query(decision=decision))]
+    ran = {before for record in own if isinstance(before := record.get("replay_of"), str)}
+    own += [record for before in sorted(ran) for record in find(Query(decision=before))]
     tickets = {
         told for record in own for name in ("ticket", "answers_ticket") if isinstance(told := record.get(name), str)
     }
@@ -146,6 +148,8 @@ class _Speaker:
         reason = self.clean(reason_of(record), 64)
         match record.get("kind"):
             case "decision":
+                if ran := self.text(record, "replay_of"):
+                    return f"decided: told again what came of {ran}{ticket}"
                 return f"decided: forwarded{ticket}"
             case "outcome":
                 where = f" at {self.text(record, 'replica')}" if record.get("replica") else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from approvals.allowance import Taken
+from approvals.keyed_call import Taken as KeyTaken
 from approvals.ticket import Claimed, Held
 from gateway.contract.refusals import Refused
 from policies.verdict import Verdict
@@ -273,6 +274,8 @@ class Passage:
     that it waits for, `challenge` how its caller was told to wait.
     `taken` is what the call counts for in its budgets.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
+    `key` is its idempotency key, `keyed` what it holds of that while it runs, `replay_of` the decision by which a
+    call under the same key ran.
     `turn` gives the place back that the request has among its caller's, and is taken by whoever will do so.
     `left` says when each room was left, by its name and in that order (monotonic, as `began`); `span` is there while
     traces are exported.
@@ -313,6 +316,9 @@ class Passage:
     sent: bool = False
     turn: Callable[[], None] | None = None
     left: dict[str, float] = field(default_factory=dict)
+    key: str = ""
+    keyed: KeyTaken | None = None
+    replay_of: str = ""
 
     @property
     def spoken(self) -> Spoken | None:

@@ -52,10 +52,13 @@ _NOTHING: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("legacy", "quirks", "task")),
     "count": 1,
 }
-_OF_SOME: Final = ("leg", "answers_ticket", "upstream_revision", "challenge", "disclosed", "retries")
+_OF_SOME: Final = (
+    "leg", "answers_ticket", "upstream_revision", "challenge", "disclosed", "retries", "idempotency_key", "replay_of",
+)  # fmt: skip
 """What only some records hold: of a request that goes on with an earlier one; to a server of an earlier revision; of
 a call that waits for a person, how its caller was told so; that the caller was told the policy's reasons; how often
-the request was sent again."""
+the request was sent again; the HMAC of the key that it came under, and the decision by which a call under that key
+ran before."""
 
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
@@ -225,6 +228,10 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["verdict"] = passage.verdict.effect.value
         record["policy_revision"] = printable(passage.verdict.revision, MAX_STRANGE_NAME)
     _ran_under(record, passage)
+    if passage.key:
+        record["idempotency_key"] = redactor.tag(b"idempotency key", passage.key.encode("ascii"))
+    if passage.replay_of:
+        record["replay_of"] = passage.replay_of
     if passage.task is not None and server is not None:
         record["task"] = redactor.tag(b"task", orjson.dumps([server.name, passage.task.errand or passage.task.id]))
         record["ticket"] = record["ticket"] or passage.task.ticket or None

@@ -85,6 +85,9 @@ class Refusal(Enum):
     )
     VERSION_UNSUPPORTED = Row(400, UNSUPPORTED_VERSION, "The protocol version is not supported.")
     METHOD_UNKNOWN = Row(404, METHOD_NOT_FOUND, "The method does not exist here.")
+    IDEMPOTENCY_KEY_INVALID = Row(
+        400, INVALID_PARAMS, "The idempotency key is not 1 to 255 visible characters, or was given twice."
+    )
     CAPABILITY_MISSING = Row(400, MISSING_CAPABILITY, "The client lacks a capability that this needs.")
     STATE_NOT_ACCEPTED = Row(
         400, INVALID_PARAMS, "The requestState was not accepted; start the call anew, without it."
@@ -108,6 +111,23 @@ class Refusal(Enum):
     APPROVAL_REFUSED = Row(403, 40304, "This call is not approved and can't be run.")
     APPROVALS_UNAVAILABLE = Row(503, 50303, "The approval store is not available; try again.", retry_after_s=5)
     IDEMPOTENCY_CONFLICT = Row(409, 40901, "The idempotency key was used for another request.")
+    IDEMPOTENCY_IN_FLIGHT = Row(
+        409,
+        40902,
+        "A call under this idempotency key is running; repeat it to learn what came of it.",
+        retry_after_s=2,
+    )
+    IDEMPOTENCY_ASKED = Row(
+        409,
+        40903,
+        "The call under this idempotency key waits for answers; go on with the requestState of its question.",
+    )
+    IDEMPOTENCY_UNKNOWN = Row(
+        409, 40904, "The call under this idempotency key was sent and its outcome is unknown; it is not sent again."
+    )
+    IDEMPOTENCY_NOT_KEPT = Row(
+        409, 40905, "The call under this idempotency key has ended and its answer was not kept; it is not sent again."
+    )
     AUDIT_UNAVAILABLE = Row(
         503, 50304, "The audit record could not be written, so nothing was done; try again.", retry_after_s=5
     )

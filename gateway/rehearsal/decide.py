@@ -28,6 +28,7 @@ from gateway.grants import Grants
 from gateway.handles import Handles
 from gateway.legs import Needed
 from gateway.pipeline import Corridor
+from gateway.repeats import Repeats
 from gateway.seals import Seals
 from gateway.streams import Streams
 from gateway.tokens import Tokens
@@ -179,6 +180,7 @@ class Rehearsal:
             desk=closed,
             challenges=closed,
             grants=Grants(self.implications),
+            repeats=Repeats(),  # a key is read, and nobody looks what stands under it
             budgets=Budgets(),  # full, and nobody else's: what others have used is not looked at
             holding=closed,
             errands=closed,
@@ -186,7 +188,7 @@ class Rehearsal:
             handles=self.handles,
             eras=self.eras,
             sink=closed,
-            delivery=cast(Any, SimpleNamespace(streams=Streams())),
+            delivery=cast(Any, SimpleNamespace(streams=Streams(), spawn=None)),
             redactor=closed,
             implications=self.implications,
             observer=closed,

@@ -39,6 +39,8 @@ _FACTS: Final[Mapping[str, str]] = {
     "quirks": "Tolerated",
     "challenge": "Told by",
     "leg": "Leg",
+    "idempotency_key": "Idempotency key",
+    "replay_of": "Outcome of",
     "task": "Task",
 }
 _MOVES: Final[Mapping[str, str]] = {
@@ -52,7 +54,7 @@ _MOVES: Final[Mapping[str, str]] = {
     "expire": "expired",
 }
 _LOOKS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("allowed", "approved", "executed", "answered"), "good"),
+    **dict.fromkeys(("allowed", "approved", "executed", "answered", "replayed"), "good"),
     **dict.fromkeys(("held", "asked for", "input_required", "task"), "wait"),
     **dict.fromkeys(("refused", "denied", "revoked", "failed", "unknown", "rpc_error", "tool_error"), "bad"),
 }

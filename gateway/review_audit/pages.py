@@ -36,7 +36,8 @@ MOST_LINKS: Final = 60
 """Of a story's records so many are told, and so many shown as they are: a grant's ticket can have a thousand."""
 
 OUTCOMES: Final = (
-    "executed", "tool_error", "rpc_error", "input_required", "task", "answered", "cancelled", "failed", "unknown"
+    "executed", "tool_error", "rpc_error", "input_required", "task", "answered", "replayed", "cancelled", "failed",
+    "unknown",
 )  # fmt: skip
 NONE_MADE: Final = {
     "broken": "A chain of the record does not verify, so nothing of it is evidence. The command ostiary audit verify "

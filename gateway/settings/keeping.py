@@ -67,6 +67,16 @@ class ApprovalSettings(Group):
         return self
 
 
+class IdempotencySettings(Group):
+    """Calls under idempotency keys, in the approvals' database: for how long, and how much of them."""
+
+    keep_s: Annotated[float, Field(ge=60, le=2_592_000)] = 86_400.0
+    outcome_bytes: Annotated[int, Field(ge=1024, le=1 << 24)] = 262_144
+    keys_per_subject: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    keys: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    total_bytes: Annotated[int, Field(ge=1024)] = 1_073_741_824
+
+
 class BudgetSettings(Group):
     """Where the policy's `limits` are counted: in the one worker's memory, or in the approvals database for all."""
 

@@ -17,6 +17,7 @@ import orjson
 
 from approvals.approvers import Person
 from approvals.desk import Desk
+from approvals.keyed import KeyedCalls
 from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.ticket import Transition
@@ -35,6 +36,7 @@ from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
+from gateway.repeats import Repeats
 from gateway.runs import Runs
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -298,7 +300,8 @@ async def inner_house(
             Answers(policy, seals, handles, definitions, left_out=catalog.left_out),
             (keep_within_reach, tell_of_tasks),
         )
-        delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters)
+        repeats = Repeats(KeyedCalls(store, [KEY], owner="w"))
+        delivery = Delivery(upstream, answers, desk, sink, redactor, watcher, rewriters=rewriters, repeats=repeats)
         shelf = Shelf(store, owner="w")
         errands = Errands(shelf, desk, handles, Runs(shelf, delivery))
         corridor = Corridor(
@@ -317,6 +320,7 @@ async def inner_house(
             redactor,
             implications={},
             observer=watcher,
+            repeats=repeats,
         )
         house = InnerHouse(
             corridor, policy, sink, watcher, store, desk, issuer, scripted, [tool("pay"), tool("secret")], moves

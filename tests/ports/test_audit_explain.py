@@ -91,3 +91,19 @@ def test_an_unknown_id_is_1_and_hostile_text_is_escaped(tmp_path: Path) -> None:
     unknown = ask(file, "\x1b[2Jno")
     assert (unknown.exit_code, "\x1b" in unknown.output + unknown.stderr) == (1, False)
     assert ask(tmp_path / "absent", ID).exit_code == 2
+
+
+def test_a_replay_tells_of_the_call_that_ran(tmp_path: Path) -> None:
+    """What was told again, and how that came about: the other decision's records and its ticket's, in order."""
+    file, ran = tmp_path / "audit.jsonl", f"{2:032x}"
+    of = {"replay_of": ran, "idempotency_key": "hmac"}
+    first = [at(decision(2), 3, ticket="t-1"), at(outcome(2), 4, ticket="t-1")]
+    written(file, [*first, at(decision(1), 6, **of), at(outcome(1), 7, outcome="replayed", **of)])
+    written(file, [at(approval_record(transition(), REDACTOR), 2)], writer=1)
+    told = ask(file, ID)
+    assert told.exit_code == 0
+    shown = [line.partition("  ")[2] for line in told.output.splitlines() if line.startswith("2026")]
+    words = ["ticket", f"({ran})", f"({ran})", "decided:", "ended:"]
+    assert [line.split()[0] for line in shown] == words
+    assert f"told again what came of {ran}" in shown[3]
+    assert "replayed" in shown[4]

@@ -16,9 +16,7 @@ from gateway.contract.refusals import Refusal
 from tests.rows.table import ROWS
 from tests.rows.test_upstream import ANSWERS
 
-LATER: Mapping[Refusal, str] = {
-    Refusal.IDEMPOTENCY_CONFLICT: "issue 6: an idempotency key replays a known outcome",
-}
+LATER: Mapping[Refusal, str] = {}
 """Refusals that nothing in this version raises, and which issue brings them."""
 
 
