@@ -35,7 +35,7 @@ from gateway.upstream.port import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from gateway.upstream.replicas import FREE, SEATED, TRIAL, Replica
+from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
 from gateway.upstream.target import ReplicaAddress, UpstreamLimits, UpstreamTarget
@@ -160,13 +160,16 @@ class HttpUpstream:
     async def discover(self, replica: Replica, within_s: float) -> None:
         """`server/discover` to this very replica. Raises `UpstreamFault` subclasses where it is not answered."""
         call, body = self._question("server/discover", {})
-        result_of(call, *await self.ask(call, self.send(replica, request_tail(_headers_of(call), body)), within_s))
+        result_of(
+            call,
+            *await self.ask(call, self.send(replica, request_tail(_headers_of(call), body), seat=PROBE), within_s),
+        )
 
     async def check(self, replica: Replica, path: str) -> int:
         """GET a path of this very replica, without a credential -> the status. Raises `UpstreamFault` subclasses."""
         head = f"GET {path} HTTP/1.1\r\nhost: {replica.address.authority}\r\nconnection: close\r\n\r\n"
         connection = replica.take() or await replica.connect()
-        exchange = connection.ask(head.encode("ascii"), replica.address.url, self._limits, quiet_s=1.0)
+        exchange = connection.ask(head.encode("ascii"), replica.address.url, self._limits, quiet_s=1.0, seat=PROBE)
         try:
             await exchange.head()
         except UpstreamInvalid as fault:
@@ -252,7 +255,7 @@ class HttpUpstream:
                 connection = await replica.connect()
                 connected = True
             finally:
-                if seat and not connected:
+                if seat > FREE and not connected:
                     replica.leave()
         head = replica.prefix if verb == b"POST" else verb + replica.prefix[len(b"POST") :]
         exchange = connection.ask(

@@ -20,6 +20,9 @@ from gateway.upstream.wire import Connection, Exchange, GivenUp
 if TYPE_CHECKING:
     from gateway.upstream.ring import Ring
 
+PROBE: Final = -1
+"""An exchange that asks how the replica is: what it says is the probe's to judge, and no fault of a call."""
+
 FREE: Final = 0
 """An exchange that takes no place: the house's own questions, and subscriptions, which may last for days."""
 
@@ -161,6 +164,8 @@ class Replica:
     def _over(self, exchange: Exchange) -> None:
         """A request to this replica has ended, one way or the other."""
         fault, seat, health = exchange.fault, exchange.seat, self.health
+        if seat == PROBE:
+            return
         if fault is None:
             if exchange.status < 500:
                 self.results["answered"] += 1
