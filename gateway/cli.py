@@ -32,6 +32,7 @@ ROOMS = {
     "audit": "gateway.audit.commands",
     "evidence": "gateway.evidence.commands",
     "explain": "gateway.audit.explaining",
+    "init": "gateway.beginning.commands",
     "pins": "gateway.pins.commands",
     "policy": "gateway.rehearsal.commands",
 }

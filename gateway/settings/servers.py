@@ -22,6 +22,7 @@ from gateway.settings.kinds import (
     PastVersion,
     Pinning,
     ResourcePrefix,
+    Scope,
 )
 from gateway.settings.replicas import Deadlines, HealthSettings, LoadSettings, RetrySettings
 
@@ -46,7 +47,7 @@ class ServerSettings(Group):
     resource: HttpUrl | None = None
     environment: str = ""
     issuers: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
+    scopes: tuple[Scope, ...] = ()
     replicas: Annotated[tuple[HttpUrl, ...], Field(min_length=1)]
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
