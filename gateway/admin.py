@@ -65,6 +65,7 @@ GAUGES: Mapping[str, Shown] = {
     "idempotency_keys": Shown("Idempotency keys that are remembered, by all who share the database.", max),
     "idempotency_bytes": Shown("Bytes of outcomes that are kept under them.", max),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),
+    "keys_healthy": Shown("1 while an issuer's keys were had when last asked for.", min, "issuer"),
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
     "pins_healthy": Shown("1 while the file of pins that lies there is the one in force.", min),
     "tools_quarantined": Shown("Tools that are neither listed nor callable.", max, "server"),

@@ -136,6 +136,7 @@ class House:
         self._turnstile: Turnstile
         self._corridor: Corridor
         self._key_seen = 0.0
+        self._standing: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._edge: Asgi
         self._control: Asgi
 
@@ -342,10 +343,14 @@ class House:
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
         keeper, export = self._record.keeper, self._record.export
         traces = self._telemetry.traces
+        degraded = (*tokens.degraded, *(name for name, there in shared.items() if not there))
+        if self._standing != (missing, degraded):
+            self._standing = missing, degraded
+            self._log.warning("readiness_changed", missing=missing, degraded=degraded)
         return Status(
             ready=not missing,
             missing=missing,
-            degraded=(*tokens.degraded, *(name for name, there in shared.items() if not there)),
+            degraded=degraded,
             revision=policy.revision,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
@@ -368,6 +373,7 @@ class House:
                 "idempotency_keys": self._keyed.count,
                 "idempotency_bytes": self._keyed.bytes,
                 "webhooks_waiting": self._courier.waiting,
+                "keys_healthy": tokens.key_health(),
                 "keys_age_seconds": tokens.key_ages(),
                 "pins_healthy": self._pins.healthy,
                 "tools_quarantined": self._pins.quarantined(),

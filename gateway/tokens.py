@@ -190,6 +190,10 @@ class Tokens:
         ages = {name: issuer.keys.age_s for name, issuer in self._issuers.items()}
         return {name: age for name, age in ages.items() if age < math.inf}
 
+    def key_health(self) -> dict[str, bool]:
+        """For metrics: issuer -> whether its keys were had when they were last asked for."""
+        return {name: not issuer.keys.trouble for name, issuer in self._issuers.items()}
+
     async def start(self) -> None:
         """Load all keys, one deadline for all, and keep them fresh. An issuer that can't be reached is tried again
         in the background; `ready` says when all are there."""
