@@ -111,7 +111,8 @@ spec:
         - --diagnostic-addr=:8282
         - --disable-telemetry
         - --log-level=error
-        - --bundle=/policy
+        - --bundle
+        - /policy
       ports:
         - {name: opa-health, containerPort: 8282}
       startupProbe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,21 +94,21 @@ def rendered(helm: Helm, name: str) -> tuple[Manifest, ...]:
     return tuple(helm.render(values_of(name)))
 
 
-def one(manifests: tuple[Manifest, ...] | list[Manifest], kind: str, name: str = "") -> Any:
+def one(manifests: Sequence[Manifest], kind: str, name: str = "") -> Any:
     """The manifest of a kind, of that name where there are several."""
     found = [item for item in manifests if item["kind"] == kind and name in ("", item["metadata"]["name"])]
     assert len(found) == 1, (kind, name, [item["metadata"]["name"] for item in found])
     return found[0]
 
 
-def gateway_of(manifests: tuple[Manifest, ...] | list[Manifest]) -> Any:
+def gateway_of(manifests: Sequence[Manifest]) -> Any:
     """The gateway's Deployment or StatefulSet."""
     found = [m for m in manifests if m["kind"] in ("Deployment", "StatefulSet") and m["metadata"]["name"] == RELEASE]
     assert len(found) == 1
     return found[0]
 
 
-def pods(manifests: tuple[Manifest, ...] | list[Manifest]) -> Iterator[tuple[str, Any]]:
+def pods(manifests: Sequence[Manifest]) -> Iterator[tuple[str, Any]]:
     """("kind/name", pod) of everything that runs; a pod has `metadata` and `spec`."""
     for item in manifests:
         if item["kind"] in WORKLOADS:
@@ -121,7 +121,7 @@ def containers(pod: Manifest) -> list[Any]:
     return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
 
 
-def settings_text(manifests: tuple[Manifest, ...] | list[Manifest]) -> str:
+def settings_text(manifests: Sequence[Manifest]) -> str:
     """The gateway's configuration as it is mounted."""
     text: str = one(manifests, "ConfigMap", f"{RELEASE}-config")["data"]["ostiary.yaml"]
     return text
