@@ -78,6 +78,8 @@ GAUGES: Mapping[str, Shown] = {
     "replica_calls": Shown("Calls that have a place at a replica.", sum, "server replica"),
     "upstream_waiting": Shown("Calls that wait for a place at a replica.", sum, "server"),
     "list_changes_heard": Shown("1 while a server in use would tell of changes of its lists.", min, "server"),
+    "certificates_current": Shown("1 while the files that lie there are those in force.", min, "setting"),
+    "certificate_expires_seconds": Shown("Until the certificate that is shown expires.", min, "setting"),
     "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),
 }
 

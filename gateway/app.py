@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -63,11 +63,12 @@ from gateway.opening import (
     open_tokens,
     open_traces,
     open_upstream,
+    open_wires,
 )
 from gateway.origins import origin_of
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
-from gateway.plan import Plan, make_plan
+from gateway.plan import LISTENER, Plan, make_plan
 from gateway.reception import Reception
 from gateway.repeats import Repeats
 from gateway.review_audit.room import AuditPages
@@ -78,6 +79,7 @@ from gateway.sign_in.room import SignIn
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
+from gateway.threshold import make_server
 from gateway.tokens import Tokens
 from gateway.turnstile import Turnstile
 from gateway.upkeep import Upkeep
@@ -85,6 +87,7 @@ from gateway.upstream.figures import gauges
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.webhooks import WebhookSender
+from gateway.wires.watching import Wires
 from policies.port import Engine
 from policies.reloading import Replaced
 from policies.shadow import Shadow
@@ -125,6 +128,7 @@ class House:
         self._tokens: Tokens
         self._telemetry = Telemetry()
         self._pins: Pins
+        self._wires: Wires
         self._policy: Engine
         self._counted: CountedPolicy
         self._shadow: Shadow | None
@@ -165,17 +169,21 @@ class House:
             if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
                 raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
         self._tokens = tokens = await open_tokens(plan, opened)
-        self._pins = pins = await open_pins(
-            plan, lambda act, facts: sink.note(admin_record(act, facts=facts)), self._telemetry.deviated, opened
-        )
-        self._http, self._upstream = _, upstream = open_upstream(plan, opened)
+        telemetry = self._telemetry
+
+        def tell(act: str, facts: Mapping[str, Any]) -> None:
+            sink.note(admin_record(act, facts=facts))
+
+        self._pins = pins = await open_pins(plan, tell, telemetry.deviated, opened)
+        self._wires = wires = await open_wires(plan, tell, telemetry.certified, opened)
+        self._http, self._upstream = _, upstream = await open_upstream(plan, opened, wires)
         definitions, prompts = Definitions(argument_rules(plan), pins), make_prompts(plan)
         catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
         opened.push_async_callback(catalog.close)
         self._notices = notices = Notices(upstream, catalog.expire, self._telemetry.list_changed)
         catalog.attend = notices.attend
         opened.push_async_callback(notices.close)
-        telemetry, seals, handles = self._telemetry, Seals(plan.seal_keys), Handles(plan.seal_keys)
+        seals, handles = Seals(plan.seal_keys), Handles(plan.seal_keys)
         self._key_seen = first_seen(plan.seal_keys, settings.audit.file)
         self._counted = counted = CountedPolicy(policy, telemetry)
         judging, self._shadow = await opened.enter_async_context(
@@ -380,6 +388,8 @@ class House:
                 "list_changes_heard": self._notices.heard(),
                 **gauges(self._http, asyncio.get_running_loop().time()),
                 "upstream_sessions": self._upstream.sessions.counts(),
+                "certificates_current": self._wires.current(),
+                "certificate_expires_seconds": self._wires.expires_in(),
             },
         )
 
@@ -394,16 +404,17 @@ class House:
         limits = self._plan.settings.limits
         return min(limits.drain_s, limits.grace_s)
 
-    def server_config(self) -> uvicorn.Config:
-        """How uvicorn serves this house."""
-        limits = self._plan.settings.limits
-        return uvicorn.Config(
+    def server(self) -> uvicorn.Server:
+        """uvicorn, serving this house; over TLS where the listener has a certificate."""
+        limits, wire = self._plan.settings.limits, self._wires.get(LISTENER)
+        config = uvicorn.Config(
             self,
             lifespan="off",
             log_config=None,
             timeout_graceful_shutdown=max(1, round(limits.grace_s - self.drain_s)),
             **server_options(self._plan.door, self._refused_at_the_door),
         )
+        return make_server(config, wire, on_refused=self._refused_at_the_door, count=self._telemetry.came)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The switch between data plane and control plane."""

@@ -21,7 +21,6 @@ from gateway.settings.judging import (
     OpaPolicySettings,
     PolicySettings,
     ShadowSettings,
-    TlsSettings,
 )
 from gateway.settings.keeping import (
     ApprovalSettings,
@@ -33,6 +32,7 @@ from gateway.settings.keeping import (
 from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
 from gateway.settings.servers import PinSettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
+from gateway.settings.wires import ListenTls, TlsSettings
 
 __all__ = [
     "ASYMMETRIC",
@@ -42,6 +42,7 @@ __all__ = [
     "EmbeddedPolicySettings",
     "Group",
     "Limits",
+    "ListenTls",
     "OpaPolicySettings",
     "ServerSettings",
     "Settings",
@@ -93,6 +94,8 @@ class Settings(BaseSettings):
             raise ValueError("public_url: must have no path")
         if self.listen.port and (self.listen.host, self.listen.port) == (self.admin.host, self.admin.port):
             raise ValueError("admin.port: is that of listen already")
+        if self.listen.tls is not None and urlsplit(self.public_url).scheme != "https":
+            raise ValueError("listen.tls: public_url must be https:// then, for that is where clients will come")
         known = {issuer.issuer for issuer in self.identity.issuers}
         paths: dict[str, str] = {}
         resources: dict[str, str] = {self.approvals_resource: "approvals"}

@@ -20,7 +20,9 @@ from gateway.config import (
     ConfigError,
     EmbeddedPolicySettings,
     Group,
+    ListenTls,
     OpaPolicySettings,
+    ServerSettings,
     Settings,
     ShadowSettings,
     TlsSettings,
@@ -54,7 +56,9 @@ def _anchor_policy(
     return _anchor_files(policy.model_copy(update={"shadow": shadow}), folder)
 
 
-_Files = TypeVar("_Files", EmbeddedPolicySettings, OpaPolicySettings, ShadowSettings, TlsSettings)
+_Files = TypeVar(
+    "_Files", EmbeddedPolicySettings, ListenTls, OpaPolicySettings, ServerSettings, ShadowSettings, TlsSettings
+)
 
 
 def _anchor_files(settings: _Files, folder: Path, *names: str) -> _Files:
@@ -73,8 +77,13 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
         issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
         for issuer in settings.identity.issuers
     )
+    servers = {name: _anchor_files(server, folder) for name, server in settings.servers.items()}
+    tls = settings.listen.tls
+    tls = None if tls is None else _anchor_files(tls, folder, "cert", "key", "client_ca")
     return settings.model_copy(
         update={
+            "listen": settings.listen.model_copy(update={"tls": tls}),
+            "servers": servers,
             "identity": settings.identity.model_copy(update={"issuers": issuers}),
             "policy": _anchor_policy(settings.policy, folder),
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),

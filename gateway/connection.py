@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 import httptools
@@ -373,15 +373,7 @@ class Connection(HttpToolsProtocol):
         """Answer without an application: nothing that came can be trusted to be a request."""
         self._unread = True
         decision_id = type(self).on_refused(refused.refusal.reason, refused.detail, self.client)
-        reply = refusal_reply(refused, request_id=None, server=None, decision_id=decision_id)
-        lines = [
-            *self.server_state.default_headers,
-            *reply.headers,
-            (b"content-length", b"%d" % len(reply.body)),
-            (b"connection", b"close"),
-        ]
-        head = b"".join([b"%b: %b\r\n" % line for line in lines])
-        self._transport.write(STATUS_LINE[reply.status] + head + b"\r\n" + reply.body)
+        self._transport.write(render_refusal(refused, decision_id, self.server_state.default_headers))
         self._part()
 
     def _part(self) -> None:
@@ -403,6 +395,15 @@ class Connection(HttpToolsProtocol):
 
     def _parted(self) -> bool:
         return self.phase == PARTING
+
+
+def render_refusal(refused: Refused, decision_id: str, more: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """A whole answer to what can't be trusted to be a request, after which the connection is over."""
+    reply = refusal_reply(refused, request_id=None, server=None, decision_id=decision_id)
+    length = (b"content-length", b"%d" % len(reply.body))
+    lines = (*more, *reply.headers, length, (b"connection", b"close"))
+    head = b"".join([b"%b: %b\r\n" % line for line in lines])
+    return STATUS_LINE[reply.status] + head + b"\r\n" + reply.body
 
 
 def make_protocol(limits: DoorLimits, on_refused: OnRefused) -> type[Connection]:

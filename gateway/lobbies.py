@@ -45,7 +45,7 @@ async def desk_lobby(plan: Plan) -> AsyncIterator[Desk]:
 async def catalog_lobby(plan: Plan) -> AsyncIterator[Catalog]:
     """What servers offer, for whoever only looks."""
     async with AsyncExitStack() as opened:
-        _, upstream = open_upstream(plan, opened)
+        _, upstream = await open_upstream(plan, opened)
         catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan)))
         opened.push_async_callback(catalog.close)
         yield catalog
@@ -56,7 +56,7 @@ async def pin_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Acceptance]:
     """Pins beside what servers offer; `recorded` to accept."""
     async with AsyncExitStack() as opened:
         record = await open_record(plan, opened) if recorded else None
-        _, upstream = open_upstream(plan, opened)
+        _, upstream = await open_upstream(plan, opened)
         catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan)))
         opened.push_async_callback(catalog.close)
         servers = {server.name: server for server in plan.servers.values()}
@@ -74,7 +74,7 @@ async def rehearsal(plan: Plan) -> AsyncIterator[Rehearsal]:
         await open_policy(plan, engine, opened)
         tokens = await open_tokens(plan, opened)
         pins = await open_pins(plan, lambda _act, _facts: None, lambda *_: None, opened)
-        _, upstream = open_upstream(plan, opened)
+        _, upstream = await open_upstream(plan, opened)
         catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan), pins), prompts=make_prompts(plan))
         opened.push_async_callback(catalog.close)
         yield Rehearsal(

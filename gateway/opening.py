@@ -31,7 +31,7 @@ from gateway.engines import name_setting
 from gateway.pins.keeper import Counter as Deviated
 from gateway.pins.keeper import Journal as Tell
 from gateway.pins.keeper import Pins
-from gateway.plan import Plan
+from gateway.plan import LISTENER, Plan, tls_of
 from gateway.prompts import Prompts
 from gateway.sealing import derive_keys
 from gateway.tenure import Tenure, begin_tenure
@@ -43,6 +43,8 @@ from gateway.upstream.legacy import LegacyUpstream
 from gateway.upstream.probes import Probes
 from gateway.upstream.ring import ServerRules
 from gateway.upstream.target import UpstreamLimits
+from gateway.wires.pem import WireRefused
+from gateway.wires.watching import Journal, Wires
 from policies.port import Engine
 from policies.verdict import PolicyUnavailable
 
@@ -232,12 +234,32 @@ async def open_pins(plan: Plan, tell: Tell, deviated: Deviated, opened: AsyncExi
     return pins
 
 
-def open_upstream(plan: Plan, opened: AsyncExitStack) -> tuple[HttpUpstream, LegacyUpstream]:
-    """The way to the servers, and what speaks to the older ones among them over it."""
+async def open_wires(plan: Plan, tell: Journal, count: Callable[[bool], None], opened: AsyncExitStack) -> Wires:
+    """The certificates of the listener and towards servers, watched. Raises `CannotStart` naming the setting."""
+    wires = Wires(plan.wires, tell, count)
+    try:
+        await wires.start()
+    except WireRefused as refused:
+        raise CannotStart(str(refused)) from refused
+    opened.push_async_callback(wires.close)
+    return wires
+
+
+async def open_upstream(
+    plan: Plan, opened: AsyncExitStack, wires: Wires | None = None
+) -> tuple[HttpUpstream, LegacyUpstream]:
+    """The way to the servers, and what speaks to the older ones among them over it.
+
+    Without `wires` those towards servers are opened here. Raises `CannotStart`.
+    """
+    if wires is None:
+        towards = replace(plan, wires=tuple(files for files in plan.wires if files.setting != LISTENER))
+        wires = await open_wires(towards, lambda _act, _facts: None, lambda _taken: None, opened)
     settings = plan.settings
+    targets = {name: replace(target, tls=wires.get(tls_of(name))) for name, target in plan.targets.items()}
     limits = settings.limits
     bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
-    http = HttpUpstream(plan.targets, bounds, {name: server_rules(plan, name) for name in plan.targets})
+    http = HttpUpstream(targets, bounds, {name: server_rules(plan, name) for name in targets})
     past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
     upstream = LegacyUpstream(http, past, bounds)
     opened.push_async_callback(upstream.close)

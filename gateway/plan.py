@@ -24,6 +24,7 @@ from gateway.sign_in.protocol import Client
 from gateway.tokens import IssuerSettings
 from gateway.upstream.target import UpstreamTarget, check_replica_url
 from gateway.webhooks import Webhook, make_webhook
+from gateway.wires.pem import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Plan:
     hosts: frozenset[str]
     door: DoorLimits
     webhooks: tuple[Webhook, ...] = ()
+    wires: tuple[Files, ...] = ()
 
     @property
     def page_url(self) -> str:
@@ -94,6 +96,19 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
         raise ValueError(f"{where}: {error}") from error
 
 
+def _wires(settings: Settings) -> tuple[Files, ...]:
+    """Every place where certificates are shown or asked for, the listener's first."""
+    own, servers = settings.listen.tls, settings.servers.items()
+    listener = () if own is None else (Files(LISTENER, own.cert, own.key, own.client_ca, serves=True),)
+    towards = [(tls_of(name), one.tls) for name, one in servers if one.tls is not None]
+    return (*listener, *(Files(setting, tls.cert, tls.key, tls.ca) for setting, tls in towards))
+
+
+def tls_of(server: str) -> str:
+    """The setting that is about the wire to a server."""
+    return f"servers.{server}.tls"
+
+
 def _bearer(settings: Settings, variable: str | None, setting: str) -> str | None:
     if variable is None:
         return None
@@ -137,6 +152,9 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
         made[webhook.hook.id] = webhook
     return tuple(made.values())
 
+
+LISTENER: Final = "listen.tls"
+"""The setting that is about the listener's wire."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A header's name (RFC 9110, 5.6.2)."""
@@ -229,4 +247,5 @@ def make_plan(settings: Settings) -> Plan:
             quiet_s=limits.keep_alive_s,
         ),
         webhooks=_webhooks(settings),
+        wires=_wires(settings),
     )

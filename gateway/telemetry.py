@@ -54,6 +54,10 @@ def count_in_slot(slot: int) -> None:
     values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
 
 
+TLS_RESULTS: Final = ("completed", "failed", "late", "gone", "plain", "displaced")
+"""How a connection to the TLS listener can begin (gateway/threshold.py)."""
+
+
 class AuditFigures(Protocol):
     """What the audit sink counts by itself since its start."""
 
@@ -143,6 +147,9 @@ class Telemetry:
         self._defects = counter("defects", "Requests refused because of a defect of the gateway.", ("error",))
         self._deviating = counter("pins_deviations", "Definitions met that are not accepted.", ("server", "state"))
         self._list_changes = counter("list_changes", "Lists that a server said to have changed.", ("server", "list"))
+        self._certified = counter("certificates", "Other certificates found, and what of them.", ("result",))
+        came = counter("tls_connections", "Connections to the TLS listener, by how they began.", ("result",))
+        self._came = {result: came.labels(result) for result in TLS_RESULTS}
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
         self._attempts = counter("webhook_attempts", "Attempts to tell a webhook.", ("webhook", "outcome"))
@@ -237,6 +244,14 @@ class Telemetry:
     def replaced(self, taken: bool) -> None:
         """Another bundle was found: it judges now, or may not."""
         self._replaced.labels("taken" if taken else "refused").inc()
+
+    def certified(self, taken: bool) -> None:
+        """Other certificates were found: they are in force now, or can't be."""
+        self._certified.labels("taken" if taken else "refused").inc()
+
+    def came(self, result: str) -> None:
+        """A connection to the TLS listener began, or did not."""
+        self._came[result].inc()
 
     def differed(self, server: str, difference: str) -> None:
         """The shadow would have judged otherwise. `server` is a configured one: others are refused before that."""

@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import structlog
 import uvicorn
 
-from gateway.admin import QuietServer
 from gateway.departure import Departure
 from gateway.status import Resigned, Status
 
@@ -62,8 +61,8 @@ class Servable(Protocol):
         """How long it serves on when it stops."""
         ...
 
-    def server_config(self) -> uvicorn.Config:
-        """How uvicorn serves it, with the door's own protocol (`connection.make_protocol`)."""
+    def server(self) -> uvicorn.Server:
+        """uvicorn, serving it with the door's own protocol (`connection.make_protocol`)."""
         ...
 
     async def close(self) -> None:
@@ -201,8 +200,8 @@ async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
     # What is there now stays: no later collection goes through it, which would hold the loop for a tenth of a second.
     gc.freeze()
     gc.enable()
-    config: Any = house.server_config()
-    server = QuietServer(config)
+    server = house.server()
+    config: Any = server.config
     departure = Departure(house, server, config.http.watch, house.drain_s)
     loop = asyncio.get_running_loop()
     for number, leave in LEAVE.items():

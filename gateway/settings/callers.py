@@ -17,6 +17,7 @@ from gateway.settings.kinds import (
     Scope,
     SecureUrl,
 )
+from gateway.settings.wires import ListenTls
 
 ASYMMETRIC = ("ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519")
 
@@ -36,6 +37,7 @@ class Listen(Group):
 
     host: str = "127.0.0.1"
     port: Port = 8080
+    tls: ListenTls | None = None
 
 
 class Admin(Group):

@@ -18,26 +18,13 @@ from gateway.settings.kinds import (
     Group,
     OpaUrl,
 )
+from gateway.settings.wires import TlsSettings
 
 
 def _known_engine(value: Any) -> Any:
     if value != "embedded":
         raise ValueError("must be embedded or opa")
     return value
-
-
-class TlsSettings(Group):
-    """Whom the gateway believes, and how it shows itself: files in PEM. Without `ca` the system's authorities."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.cert is None) is not (self.key is None):
-            raise ValueError("cert and key go together")
-        return self
 
 
 def _tls_can_happen(url: str | None, tls: TlsSettings | None) -> None:

@@ -25,6 +25,7 @@ from gateway.settings.kinds import (
     Scope,
 )
 from gateway.settings.replicas import Deadlines, HealthSettings, LoadSettings, RetrySettings
+from gateway.settings.wires import TlsSettings
 
 
 class Credentials(Group):
@@ -51,6 +52,7 @@ class ServerSettings(Group):
     replicas: Annotated[tuple[HttpUrl, ...], Field(min_length=1)]
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
+    tls: TlsSettings | None = None
     methods: tuple[ExtensionMethod, ...] = ()
     extensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     arguments: Arguments = "declared"
@@ -74,6 +76,8 @@ class ServerSettings(Group):
             raise ValueError("retries.idempotent_tools: only an accepted definition can say so, and pins is off")
         if self.health.probe == "discover" and self.legacy_servers != "off":
             raise ValueError("health.probe: no server of an earlier revision knows server/discover")
+        if self.tls is not None and not all(replica.startswith("https:") for replica in self.replicas):
+            raise ValueError("tls: is for https:// replicas")
         return self
 
 

@@ -13,7 +13,6 @@ import itertools
 import random
 import re
 import secrets
-import ssl
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -38,8 +37,9 @@ from gateway.upstream.port import (
 from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
-from gateway.upstream.target import ReplicaAddress, UpstreamLimits, UpstreamTarget
+from gateway.upstream.target import Fixed, ReplicaAddress, UpstreamLimits, UpstreamTarget
 from gateway.upstream.wire import Exchange
+from gateway.wires.pem import system_context
 
 NEVER_FORWARDED = frozenset(
     b"authorization cookie cookie2 host connection keep-alive proxy-connection te trailer transfer-encoding upgrade"
@@ -383,9 +383,7 @@ async def read_error(exchange: Exchange, call: Call) -> Whole:
 def _ring(server: str, target: UpstreamTarget, limits: UpstreamLimits, rules: ServerRules, lookups: Lookups) -> Ring:
     tls = target.tls
     if tls is None and any(address.secure for address in target.replicas):
-        tls = ssl.create_default_context()
-    if tls is not None:
-        tls.set_alpn_protocols(["http/1.1"])
+        tls = Fixed(system_context())
     named = zip(target.replicas, _names(target), strict=True)
     replicas = tuple(
         Replica(address, _prefix(address, target), tls, limits, rules=rules.health, lookups=lookups, name=name)

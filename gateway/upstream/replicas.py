@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import ssl
 from typing import TYPE_CHECKING, Final
 
 from gateway.lookups import Lookups
 from gateway.upstream.health import Health, HealthRules
 from gateway.upstream.port import UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.target import ReplicaAddress, ReplicaRefused, UpstreamLimits, check_address
+from gateway.upstream.target import ReplicaAddress, ReplicaRefused, Secured, UpstreamLimits, check_address
 from gateway.upstream.wire import Connection, Exchange, GivenUp
+from gateway.wires.pem import tell
 
 if TYPE_CHECKING:
     from gateway.upstream.ring import Ring
@@ -56,7 +56,7 @@ class Replica:
         self,
         address: ReplicaAddress,
         prefix: bytes,
-        tls: ssl.SSLContext | None,
+        tls: Secured | None,
         limits: UpstreamLimits,
         *,
         rules: HealthRules | None = None,
@@ -71,7 +71,7 @@ class Replica:
         self.results = dict.fromkeys(RESULTS, 0)
         self.ejections = dict.fromkeys(("refused", "faults", "probe"), 0)
         self._lookups = lookups or Lookups()
-        self._tls = tls
+        self._tls = tls if address.secure else None
         self._limits = limits
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -79,9 +79,16 @@ class Replica:
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self) -> Connection | None:
-        """The connection that was used last and on which nothing has happened since, if there is one."""
+        """The connection that was used last and on which nothing has happened since, if there is one.
+
+        One that began with other certificates than those that are in force is none.
+        """
+        context = None if self._tls is None else self._tls.context
         while self._idle:
             connection = self._idle.pop()
+            if connection.context is not context:
+                connection.close()
+                continue
             if connection.loop.time() - connection.idle_since < self._limits.idle_s and connection.quiet:
                 return connection
             connection.close()
@@ -100,7 +107,7 @@ class Replica:
         except ReplicaRefused as refused:
             raise self._refused(str(refused)) from None
         except (OSError, UnicodeError) as error:
-            raise self._refused(f"no connection: {type(error).__name__}") from None
+            raise self._refused(f"no connection: {tell(error) if self._tls else type(error).__name__}") from None
         self._open.add(connection)
         if self.health.out:
             self.ring.connected(self, loop.time())
@@ -108,7 +115,8 @@ class Replica:
 
     async def _reach(self, loop: asyncio.AbstractEventLoop) -> Connection:
         """To the first address that takes one; each has its part of the time, so that none keeps it all."""
-        secure, host, port = self.address.secure, self.address.host, self.address.port
+        host, port = self.address.host, self.address.port
+        context = None if self._tls is None else self._tls.context
         addresses = await self._addresses()
         until = loop.time() + self._limits.connect_s
         for left in range(len(addresses), 0, -1):
@@ -116,11 +124,11 @@ class Replica:
                 now = loop.time()
                 async with asyncio.timeout_at(now + (until - now) / left):
                     _, connection = await loop.create_connection(
-                        lambda: Connection(loop, self._rest, self._over, self._room),
+                        lambda: Connection(loop, self._rest, self._over, self._room, context),
                         addresses[-left],
                         port,
-                        ssl=self._tls if secure else None,
-                        server_hostname=host.rstrip(".") if secure else None,
+                        ssl=context,
+                        server_hostname=None if context is None else host.rstrip("."),
                     )
                     return connection
             except OSError:  # a timeout is one as well

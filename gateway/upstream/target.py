@@ -11,6 +11,7 @@ import re
 import socket
 import ssl
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -135,6 +136,22 @@ def _literal(host: str) -> Address | None:
     return None
 
 
+class Secured(Protocol):
+    """How replicas are known, and how the gateway shows itself to them."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What a new connection begins with. One that began with another is not used again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same for as long as the process lives: the system's authorities."""
+
+    context: ssl.SSLContext
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamTarget:
     """One fronted server: its replicas and the gateway's own credential towards it.
@@ -146,7 +163,7 @@ class UpstreamTarget:
     replicas: tuple[ReplicaAddress, ...]
     credential_header: str = ""
     credential_value: str = ""
-    tls: ssl.SSLContext | None = None
+    tls: Secured | None = None
 
     def __post_init__(self) -> None:
         if not self.replicas:

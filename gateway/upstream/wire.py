@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from select import POLLERR, POLLHUP, POLLIN, poll
+from ssl import SSLContext
 from typing import Any, cast
 
 import httptools
@@ -18,6 +19,7 @@ import httptools
 from gateway.upstream.head import HeadRefused, Kind, accept_head, is_framed
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamLimits
+from gateway.wires.pem import tell
 
 RELEASED_S = 1.0
 """How long a stream whose response was read may take to end by itself."""
@@ -182,8 +184,10 @@ class Exchange:
             elif self.kind is not None:
                 self._fault = UpstreamInvalid("the answer was cut off", sent=True, replica=self.replica)
             else:
+                secured = self._connection is not None and self._connection.context is not None
+                why = f": {tell(error)}" if error is not None and secured else ""
                 self._fault = UpstreamUnreachable(
-                    "the connection broke before an answer's head", sent=True, replica=self.replica
+                    f"the connection broke before an answer's head{why}", sent=True, replica=self.replica
                 )
         self._end()
         self._wake()
@@ -329,13 +333,13 @@ def notice_the_dead(sock: socket.socket) -> None:
 class Connection(asyncio.BufferedProtocol):
     """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs.
 
-    `over` is told of each exchange once, when it has ended.
+    `over` is told of each exchange once, when it has ended. `context` is what its TLS began with, where there is any.
 
     `room` is where bytes are read into. All connections of a loop may share it: what was read is taken at once, and
     its size is the most that one read can add to what waits for a reader.
     """
 
-    __slots__ = ("_exchange", "_poll", "_room", "idle_since", "loop", "over", "rest", "transport")
+    __slots__ = ("_exchange", "_poll", "_room", "context", "idle_since", "loop", "over", "rest", "transport")
 
     transport: asyncio.Transport
 
@@ -345,7 +349,9 @@ class Connection(asyncio.BufferedProtocol):
         rest: Callable[[Connection, bool], None],
         over: Callable[[Exchange], None],
         room: memoryview,
+        context: SSLContext | None = None,
     ) -> None:
+        self.context = context
         self._room = room
         self.loop = loop
         self.rest = rest

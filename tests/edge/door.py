@@ -17,12 +17,14 @@ import orjson
 import uvicorn
 import uvloop
 
+from gateway.admin import QuietServer
 from gateway.connection import Peer, server_options
 from gateway.contract.passage import Arrival, Received, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.edge import Edge
 from gateway.framing import DoorLimits
+from gateway.threshold import Secured, make_server
 
 MAIN = Server(
     name="main",
@@ -90,15 +92,6 @@ class StubCorridor:
             raise
 
 
-class QuietServer(uvicorn.Server):
-    """uvicorn without its signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the process's handlers alone."""
-        yield
-
-
 @dataclass
 class OpenDoor:
     """A door that is being served."""
@@ -109,6 +102,8 @@ class OpenDoor:
     loop: asyncio.AbstractEventLoop
     server: uvicorn.Server
     edge: Edge
+    began: list[str] = field(default_factory=list)
+    """How connections to a door behind TLS began."""
 
     def reasons(self) -> list[str]:
         """Why requests were refused, wherever they were."""
@@ -122,9 +117,13 @@ def open_door(
     *,
     new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
     wrap: Callable[[Any], Any] = lambda app: app,
+    secured: Secured | None = None,
     **options: Any,
 ) -> Iterator[OpenDoor]:
-    """Serve the door on a free port of loopback until the end of the block. `options` go to `uvicorn.Config`."""
+    """Serve the door on a free port of loopback until the end of the block, over TLS where it is `secured`.
+
+    `options` go to `uvicorn.Config`.
+    """
     corridor = corridor or StubCorridor()
     turned_away: list[tuple[str, str, Peer]] = []
 
@@ -141,12 +140,13 @@ def open_door(
         **{**server_options(limits, on_refused), **options},
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    server = QuietServer(config)
+    began: list[str] = []
+    server: QuietServer = make_server(config, secured, on_refused=on_refused, count=began.append)
     loop = new_loop()
     thread = threading.Thread(target=_serve, args=(loop, server, listener), daemon=True)
     thread.start()
     try:
-        yield OpenDoor(listener.getsockname(), corridor, turned_away, loop, server, edge)
+        yield OpenDoor(listener.getsockname(), corridor, turned_away, loop, server, edge, began)
     finally:
         server.should_exit = True
         thread.join(10)

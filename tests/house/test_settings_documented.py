@@ -103,6 +103,17 @@ def test_a_row_says_what_is_so(row: list[str]) -> None:
 SIGN_IN: dict[str, Any] = {"sign_in": {"issuer": "https://idp.example.com", "client_id": "x"}}
 
 
+def beside(path: str) -> dict[str, Any]:
+    """What a server's setting needs beside it."""
+    if ".credentials." in path:
+        return {"credentials": {"value_env": "X"}}
+    if path.endswith(".idempotent_tools"):
+        return {"pins": "enforce"}
+    if path.startswith("servers.NAME.tls."):
+        return {"replicas": ["https://10.0.0.1/mcp"], "tls": {"cert": "/x", "key": "/x"}}
+    return {}
+
+
 def put(path: str, value: Any) -> dict[str, Any]:
     """The page's smallest configuration with one setting more."""
     document = json.loads(json.dumps(DOCUMENT))
@@ -110,10 +121,6 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["identity"]["issuers"][0] = {"issuer": "https://idp.example.com"}
     if path.startswith("approvals.webhooks"):
         document["approvals"] = {"webhooks": [{} if ".url" in path else {"url": "https://hooks.example.com/"}]}
-    if ".credentials." in path:
-        document["servers"]["readonly"]["credentials"] = {"value_env": "X"}
-    if path.endswith(".idempotent_tools"):
-        document["servers"]["readonly"]["pins"] = "enforce"
     if path in OPA_ONLY:
         document["policy"] = {"engine": "opa", "url": "https://opa.example.com"}
     if path.startswith("policy.shadow."):
@@ -121,6 +128,9 @@ def put(path: str, value: Any) -> dict[str, Any]:
         document["policy"]["shadow"] = {one: "https://opa.example.com"}
     if path.startswith("policy.shadow.tls."):
         document["policy"]["shadow"]["tls"] = {"cert": "/x", "key": "/x"}
+    document["servers"]["readonly"] |= beside(path)
+    if path.startswith("listen.tls."):
+        document["listen"] = {"tls": {"cert": "/x", "key": "/x"}}
     if path.startswith("policy.tls."):
         document["policy"]["tls"] = {"cert": "/x", "key": "/x"}
     if path.startswith("sign_in."):
@@ -165,6 +175,8 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
             )
         base = put("servers.NAME.pins", "enforce") if path.endswith(".idempotent_tools") else base
         base = base | SIGN_IN if path.startswith("sign_in.") else base
+        if path.startswith(("servers.NAME.tls.", "listen.tls.")):
+            base = put(path, "/y")
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)
         )

@@ -13,7 +13,7 @@ import pytest
 from gateway.contract.stream import ResponseStream
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
+from gateway.upstream.target import Fixed, UpstreamLimits, UpstreamTarget, check_replica_url
 from tests.support.upstream import (
     SERVER,
     SSE_HEAD,
@@ -392,7 +392,7 @@ async def test_certificates_are_verified(
     scripted = ScriptedUpstream(tls=tls)
     async with scripted:
         replica = check_replica_url(f"https://localhost:{scripted.port}/mcp")
-        target = UpstreamTarget((replica,), tls=trusting if trusted else None)
+        target = UpstreamTarget((replica,), tls=Fixed(trusting) if trusted else None)
         upstream = HttpUpstream({SERVER.name: target}, LIMITS)
         if trusted and name == "localhost":
             for _ in range(3):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -45,11 +46,14 @@ class RawClient:
 
     address: Address
     timeout_s: float = 5.0
+    tls: ssl.SSLContext | None = None
     _buffer: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
         self.socket = socket.create_connection(self.address, self.timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is not None:
+            self.socket = self.tls.wrap_socket(self.socket, server_hostname=self.address[0])
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -142,12 +143,14 @@ class Stack:
     admin_port: int = field(default_factory=free_port)
     secrets: dict[str, str] = field(default_factory=secrets_for)
     environment: Mapping[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
+    """How a client trusts it, where `changes` have it listen over TLS."""
     process: asyncio.subprocess.Process | None = None
 
     @property
     def url(self) -> str:
         """`public_url`."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def admin(self) -> str:
@@ -190,7 +193,7 @@ class Stack:
             admin_port=self.admin_port,
             data=self.data,
             settings=self.settings,
-            **self.changes,
+            **{"public_url": self.url, **self.changes},
         )
 
     async def start(self) -> Self:
@@ -268,7 +271,7 @@ class Stack:
         content = json.dumps(message, separators=(",", ":")).encode()
         if client is not None:
             return await client.post(self.endpoint(server), content=content, headers=chosen)
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as own:
+        async with httpx.AsyncClient(trust_env=False, timeout=30, verify=self.tls or True) as own:
             return await own.post(self.endpoint(server), content=content, headers=chosen)
 
     async def __aenter__(self) -> Self:
