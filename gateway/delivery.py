@@ -110,6 +110,8 @@ class Delivery:
     """What rooms do to the notifications of subscriptions, in this order (gateway/contract/subscription.py)."""
     repeats: Repeats = field(default_factory=Repeats)
     pending: set[asyncio.Task[Any]] = field(default_factory=set)
+    expected: dict[str, int] = field(default_factory=dict)
+    """Server -> calls to it that walk and were not sent yet."""
 
     def refusal_of(self, passage: Passage, error: Exception) -> Refused:
         """What an exception means for its request: a refusal, a room's word for one, or a defect of the house."""
@@ -121,10 +123,22 @@ class Delivery:
         self.observer.broke(passage, error)
         return Refused(Refusal.INTERNAL_ERROR, type(error).__name__)
 
-    def check_room(self, server: str, call: Call) -> None:
-        """Raises `Refused` where a call to this server would only wait in vain: nothing need be asked for it."""
-        if call.kind not in APART and not self.upstream.has_room(server):
+    def expect(self, passage: Passage, call: Call) -> None:
+        """A call walks on. Raises `Refused` where, with those before it, it would only wait in vain at its server."""
+        if call.kind in APART or passage.server is None:
+            return
+        server = passage.server.name
+        expected = self.expected.get(server, 0)
+        if not self.upstream.has_room(server, expected):
             raise Refused(Refusal.OVERLOADED, "every replica of the server is full, and so is its queue")
+        self.expected[server] = expected + 1
+        passage.expected = server
+
+    def expect_no_more(self, passage: Passage) -> None:
+        """It is about to be sent, or never will be."""
+        if passage.expected:
+            self.expected[passage.expected] -= 1
+            passage.expected = ""
 
     async def deliver(self, passage: Passage, admitted: Admitted) -> Reply:
         """Forward the admitted call; a reply whose outcome is (or, for a stream, will be) concluded.
@@ -161,6 +175,7 @@ class Delivery:
         if admitted.use is not None:
             await self.desk.sent(admitted.use)
         passage.sent = True
+        self.expect_no_more(passage)
         try:
             answer = await self.upstream.forward(admitted)
         except UpstreamFault as fault:

@@ -117,6 +117,7 @@ class Corridor:
             raise
         finally:
             self.in_flight -= 1
+            self.delivery.expect_no_more(passage)
             if passage.turn is not None:
                 passage.turn()
 
@@ -141,7 +142,6 @@ class Corridor:
             received, passage.envelope = in_served_words(heard, received, envelope)
         passage.call = call = self.repeats.read(passage, match_headers(received, passage.envelope))
         self.delivery.streams.check(call, identity)
-        self.delivery.check_room(server.name, call)
         passage.trace = trace_context(received, call)
         if self.traces is not None:
             passage.span = self.traces.begin(passage.trace)
@@ -152,6 +152,7 @@ class Corridor:
         left["read"] = now()
         if opened is not None:
             identity, call, opened = await self.hold(passage, received, identity, call, opened)
+        self.delivery.expect(passage, call)
         passage.tool, passage.verdict = tool, verdict = await self.judge(server, identity, call, tasks, opened)
         left["judge"] = now()
         require_scopes(identity, verdict.scopes, self.implications)

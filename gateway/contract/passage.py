@@ -272,7 +272,7 @@ class Passage:
 
     `ended` says why the gateway itself ended a subscription, where it did. `waits` is what the request's state says
     that it waits for, `challenge` how its caller was told to wait.
-    `taken` is what the call counts for in its budgets.
+    `taken` is what the call counts for in its budgets. `expected`: the server that a place is kept for it at.
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     `key` is its idempotency key, `keyed` what it holds of that while it runs, `replay_of` the decision by which a
     call under the same key ran.
@@ -306,6 +306,7 @@ class Passage:
     refused: Refused | None = None
     replica: str = ""
     retries: int = 0
+    expected: str = ""
     status: int = 0
     code: int = 0
     outcome: str = ""

@@ -110,10 +110,10 @@ class HttpUpstream:
         self._numbers = itertools.count(1)
         self._nonce = secrets.token_hex(8)
 
-    def has_room(self, server: str) -> bool:
+    def has_room(self, server: str, expected: int = 0) -> bool:
         """See the port. True of a server that is not known: its fault is another."""
         ring = self.rings.get(server)
-        return ring is None or ring.has_room()
+        return ring is None or ring.has_room(expected)
 
     async def forward(self, admitted: Admitted) -> Answer:
         """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""

@@ -149,9 +149,9 @@ class LegacyUpstream:
             self._is_lost(session, fault, doubted=False)
             raise
 
-    def has_room(self, server: str) -> bool:
+    def has_room(self, server: str, expected: int = 0) -> bool:
         """See the port."""
-        return self._http.has_room(server)
+        return self._http.has_room(server, expected)
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. `server/discover` is what the server said to `initialize`."""

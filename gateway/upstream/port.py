@@ -98,8 +98,8 @@ class Upstream(Protocol):
         """
         ...
 
-    def has_room(self, server: str) -> bool:
-        """Whether a call to it would find a place at a replica, or one to wait in."""
+    def has_room(self, server: str, expected: int = 0) -> bool:
+        """Whether a call to it, after those that are `expected`, would find a place, or one to wait in."""
         ...
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:

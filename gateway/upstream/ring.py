@@ -60,9 +60,10 @@ class Ring:
         """Calls that wait for a place."""
         return sum(not one.done() for one in self._waiting)
 
-    def has_room(self) -> bool:
-        """Whether a call that came now would find a place, or one to wait in."""
-        return len(self._waiting) < self.rules.queue or not self.is_full()
+    def has_room(self, expected: int = 0) -> bool:
+        """Whether a call that came now, after those that are `expected`, would find a place, or one to wait in."""
+        before, queue = expected + len(self._waiting), self.rules.queue
+        return before < queue or before < queue + self._places_left()
 
     def take(self, now: float, tried: Collection[Replica] = (), *, dear: bool = False) -> Replica | None:
         """A place at the next replica, to be left again; `None` where no replica but those `tried` has one.
@@ -114,6 +115,10 @@ class Ring:
                 one.health.until if one.health.out else 0.0,
             ),
         )
+
+    def _places_left(self) -> int:
+        all_out = self._all_out()
+        return sum(max(0, self._most - one.running) for one in self.replicas if all_out or not one.health.out)
 
     def is_full(self, tried: Collection[Replica] = ()) -> bool:
         """Whether it is only for room that no replica but those `tried` takes a call."""

@@ -47,9 +47,9 @@ class Listings:
             raise self.pages
         return self.pages[int(params.get("cursor", "0") or "1")]
 
-    def has_room(self, server: str) -> bool:
+    def has_room(self, server: str, expected: int = 0) -> bool:
         """Always."""
-        return bool(server)
+        return bool(server) and expected >= 0
 
     async def forward(self, admitted: Admitted) -> Answer:
         raise AssertionError(f"the catalogue forwards nothing: {admitted}")
