@@ -69,6 +69,8 @@ GAUGES: Mapping[str, Shown] = {
     "keys_age_seconds": Shown("Since an issuer's keys were last confirmed.", max, "issuer"),
     "pins_healthy": Shown("1 while the file of pins that lies there is the one in force.", min),
     "tools_quarantined": Shown("Tools that are neither listed nor callable.", max, "server"),
+    "registry_drift": Shown("Differences between a server and its published record.", max, "server"),
+    "registry_age_seconds": Shown("Since a server was compared with its published record.", max, "server"),
     "replicas": Shown("Configured replicas.", max, "server"),
     "replicas_unreachable": Shown("Replicas that were not reached when last tried.", max, "server"),
     "replicas_ejected": Shown("Replicas that are out of service.", max, "server"),

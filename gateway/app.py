@@ -56,6 +56,7 @@ from gateway.opening import (
     argument_rules,
     make_prompts,
     open_desk,
+    open_examiner,
     open_keyed,
     open_pins,
     open_policy,
@@ -64,12 +65,14 @@ from gateway.opening import (
     open_traces,
     open_upstream,
     open_wires,
+    watch_registry,
 )
 from gateway.origins import origin_of
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import LISTENER, Plan, make_plan
 from gateway.reception import Reception
+from gateway.registry.watching import RegistryWatch
 from gateway.repeats import Repeats
 from gateway.review_audit.room import AuditPages
 from gateway.runs import Runs
@@ -135,6 +138,7 @@ class House:
         self._http: HttpUpstream
         self._upstream: LegacyUpstream
         self._upkeep: Upkeep
+        self._registry: RegistryWatch
         self._notices: Notices
         self._streams: Streams
         self._turnstile: Turnstile
@@ -245,6 +249,8 @@ class House:
         upkeep.start()
         opened.push_async_callback(upkeep.close)
         self._open_courier()
+        examiner = open_examiner(plan, upstream, catalog)
+        self._registry = watch_registry(plan, examiner, record, telemetry.compared, opened)
 
     def _make_counter(self) -> Counter:
         """Who counts the policy's limits: a worker's own memory is enough only where it is the one worker."""
@@ -390,6 +396,7 @@ class House:
                 "upstream_sessions": self._upstream.sessions.counts(),
                 "certificates_current": self._wires.current(),
                 "certificate_expires_seconds": self._wires.expires_in(),
+                **self._registry.figures(),
             },
         )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from approvals.desk import Desk
     from gateway.audit.place import Place
     from gateway.pins.acceptance import Acceptance
+    from gateway.registry.room import RegistryRoom
 
 COULD_NOT_ASK = 2
 ROOMS = {
@@ -35,6 +36,7 @@ ROOMS = {
     "init": "gateway.beginning.commands",
     "pins": "gateway.pins.commands",
     "policy": "gateway.rehearsal.commands",
+    "registry": "gateway.registry.commands",
 }
 """Groups of commands that a room brings along: name -> its module, where the group has the same name."""
 
@@ -93,6 +95,10 @@ def main(ctx: click.Context) -> None:
         from gateway.rehearsal.commands import PolicyDoor  # noqa: PLC0415
 
         ctx.obj = PolicyDoor(bundle=bundle_of, shadow_file=shadow_file_of)
+    elif ctx.invoked_subcommand == "registry":
+        from gateway.registry.room import RegistryDoor  # noqa: PLC0415
+
+        ctx.obj = RegistryDoor(open_registry)
     else:
         ctx.obj = AuditDoor()
 
@@ -317,6 +323,22 @@ async def open_pins(config: Path, recorded: bool) -> AsyncIterator[Acceptance]:
     except PinsUnreadable:
         raise
     except (ConfigError, ValueError, CannotStart) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@asynccontextmanager
+async def open_registry(config: Path, recorded: bool) -> AsyncIterator[RegistryRoom]:
+    """Published records beside live servers and the private registry, for a local administrator."""
+    from gateway.lobbies import registry_lobby  # noqa: PLC0415
+    from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.opening import CannotStart  # noqa: PLC0415
+    from gateway.plan import make_plan  # noqa: PLC0415
+
+    set_up_logs(logging.ERROR)
+    try:
+        async with registry_lobby(make_plan(load_settings(config, admitted=False)), recorded=recorded) as room:
+            yield room
+    except (ConfigError, CannotStart) as error:
         raise click.ClickException(str(error)) from error
 
 

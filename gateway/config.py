@@ -8,10 +8,10 @@ are plan.py's, app.py's, engines.py's and the commands'.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.bounds import Limits
@@ -30,7 +30,7 @@ from gateway.settings.keeping import (
     SealSettings,
 )
 from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
-from gateway.settings.servers import PinSettings, ServerSettings
+from gateway.settings.servers import PinSettings, PublishedAs, RegistrySettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
 from gateway.settings.wires import ListenTls, TlsSettings
 
@@ -44,6 +44,8 @@ __all__ = [
     "Limits",
     "ListenTls",
     "OpaPolicySettings",
+    "PublishedAs",
+    "RegistrySettings",
     "ServerSettings",
     "Settings",
     "ShadowSettings",
@@ -63,7 +65,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     admin: Admin = Admin()
     identity: Identity
-    servers: Annotated[dict[ServerName, ServerSettings], Field(min_length=1)]
+    servers: dict[ServerName, ServerSettings]
     policy: PolicySettings
     approvals: ApprovalSettings = ApprovalSettings()
     budgets: BudgetSettings = BudgetSettings()
@@ -73,6 +75,7 @@ class Settings(BaseSettings):
     sign_in: SignInSettings | None = None
     pins: PinSettings = PinSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    registry: RegistrySettings = RegistrySettings()
     limits: Limits = Limits()
     allowed_hosts: tuple[str, ...] = ()
 
@@ -87,6 +90,12 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment wins over the file; no .env file and no secrets folder is read."""
         return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _serve(self) -> Self:
+        if not self.servers and self.registry.servers is None:
+            raise ValueError("servers: must not be empty")
+        return self
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

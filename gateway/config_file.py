@@ -22,11 +22,14 @@ from gateway.config import (
     Group,
     ListenTls,
     OpaPolicySettings,
+    PublishedAs,
+    RegistrySettings,
     ServerSettings,
     Settings,
     ShadowSettings,
     TlsSettings,
 )
+from gateway.inclusion import hold_to_lock, include, read_servers
 from gateway.mistakes import mistakes_in
 
 
@@ -57,7 +60,14 @@ def _anchor_policy(
 
 
 _Files = TypeVar(
-    "_Files", EmbeddedPolicySettings, ListenTls, OpaPolicySettings, ServerSettings, ShadowSettings, TlsSettings
+    "_Files",
+    EmbeddedPolicySettings,
+    ListenTls,
+    OpaPolicySettings,
+    RegistrySettings,
+    ServerSettings,
+    ShadowSettings,
+    TlsSettings,
 )
 
 
@@ -77,7 +87,7 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
         issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
         for issuer in settings.identity.issuers
     )
-    servers = {name: _anchor_files(server, folder) for name, server in settings.servers.items()}
+    servers = {name: _anchor_server(server, folder) for name, server in settings.servers.items()}
     tls = settings.listen.tls
     tls = None if tls is None else _anchor_files(tls, folder, "cert", "key", "client_ca")
     return settings.model_copy(
@@ -89,8 +99,17 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
             "audit": _anchor_audit(settings.audit, folder),
             "approvals": settings.approvals.model_copy(update={"database": database}),
+            "registry": _anchor_files(settings.registry, folder, "lock", "servers"),
         }
     )
+
+
+def _anchor_server(server: ServerSettings, folder: Path) -> ServerSettings:
+    """A server's files, its record's included."""
+    published = server.registry
+    if published is not None and published.file is not None:
+        published = PublishedAs(record=str(folder / published.file))
+    return _anchor_files(server.model_copy(update={"registry": published}), folder)
 
 
 def _anchor_audit(audit: AuditSettings, folder: Path) -> AuditSettings:
@@ -135,14 +154,11 @@ def _not_json() -> Iterator[str]:
             yield f"the environment variable {name.upper()}: lists and maps are written as JSON there"
 
 
-def load_settings(file: Path) -> Settings:
-    """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong."""
-    _check_environment()
+def read_yaml(file: Path) -> tuple[dict[str, Any], str]:
+    """A YAML file with one reading -> the mapping, and its text. Raises `OSError` and `ConfigError`."""
     try:
         text = file.read_text(encoding="utf-8")
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
         # Without the piece of text that the library would show: it may be a secret.
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
@@ -151,11 +167,36 @@ def load_settings(file: Path) -> Settings:
         raise ConfigError(f"{file}: not YAML: {type(error).__name__}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{file}: must be a mapping of settings")
+    return document, text
+
+
+def read_stanzas(file: Path) -> dict[str, Any]:
+    """The servers of a file that `registry.servers` names; none where there is no file. Raises `ConfigError`."""
+    return read_servers(file, read_yaml)[0]
+
+
+def load_settings(file: Path, *, admitted: bool = True) -> Settings:
+    """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong.
+
+    `admitted`: servers from a registry have to be as they were admitted; only who admits them anew passes over that.
+    """
+    _check_environment()
+    folder = file.resolve().parent
+    try:
+        document, text = read_yaml(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    included = include(document, folder, read_yaml)
     try:
         settings = Settings(**document)
     except SettingsError as error:
         raise ConfigError("\n".join(_not_json())) from error
     except ValidationError as error:
-        root = yaml.compose(text, Loader=_StrictLoader)
-        raise ConfigError("\n".join(one.line() for one in mistakes_in(error, file, root))) from error
-    return _anchor(settings, file.resolve().parent)
+        place = (file, yaml.compose(text, Loader=_StrictLoader))
+        theirs = included.file and (included.file, yaml.compose(included.text, Loader=_StrictLoader))
+        others = dict.fromkeys(included.names, theirs) if theirs else {}
+        raise ConfigError("\n".join(one.line() for one in mistakes_in(error, *place, others))) from error
+    anchored = _anchor(settings, folder)
+    if admitted:
+        hold_to_lock(anchored, included)
+    return anchored

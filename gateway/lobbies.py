@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from approvals.desk import Desk
 from gateway.catalog import Catalog
+from gateway.config_file import read_stanzas
 from gateway.contract.identity import close_implications
 from gateway.contract.record import Redactor
 from gateway.definitions import Definitions
@@ -20,14 +21,18 @@ from gateway.opening import (
     argument_rules,
     make_prompts,
     open_desk,
+    open_examiner,
     open_pins,
     open_policy,
     open_record,
     open_tokens,
     open_upstream,
+    registry_of,
+    subjects_of,
 )
 from gateway.pins.acceptance import Acceptance
 from gateway.plan import Plan
+from gateway.registry.room import RegistryRoom, Shelf
 from gateway.rehearsal.decide import Rehearsal
 from gateway.seals import Seals
 from gateway.sessions import Sessions
@@ -62,6 +67,24 @@ async def pin_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Acceptance]:
         servers = {server.name: server for server in plan.servers.values()}
         told = None if record is None else record.act
         yield Acceptance(plan.settings.pins.file, plan.settings.pin_modes, servers, catalog, told)
+
+
+@asynccontextmanager
+async def registry_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[RegistryRoom]:
+    """Records beside live servers and the registry; `recorded` to admit."""
+    registry = plan.settings.registry
+    async with AsyncExitStack() as opened:
+        record = await open_record(plan, opened) if recorded else None
+        _, upstream = await open_upstream(plan, opened)
+        catalog = Catalog(upstream, definitions=Definitions(argument_rules(plan)))
+        opened.push_async_callback(catalog.close)
+        theirs = read_stanzas(registry.servers) if registry.servers else {}
+        own = frozenset(plan.settings.servers.keys() - theirs.keys())
+        shelf = Shelf(
+            registry.lock, registry.servers, registry.private_addresses, registry.publisher, own, read_stanzas
+        )
+        examiner, told = open_examiner(plan, upstream, catalog), None if record is None else record.act
+        yield RegistryRoom(subjects_of(plan, every=True), examiner, registry_of(plan), shelf, told)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,8 +48,13 @@ class Mistake:
         return f"{self.where}: {self.key}: {self.why}{self.mend and f' -> {self.mend}'}"
 
 
-def mistakes_in(error: ValidationError, file: Path, root: yaml.Node | None) -> Iterator[Mistake]:
-    """Every mistake once, without those that only follow from one further in (a list without its one wrong entry)."""
+def mistakes_in(
+    error: ValidationError, file: Path, root: yaml.Node | None, others: Mapping[str, tuple[Path, yaml.Node | None]]
+) -> Iterator[Mistake]:
+    """Every mistake once, without those that only follow from one further in (a list without its one wrong entry).
+
+    `others`: by name, the servers that stand in another file.
+    """
     found = error.errors(include_input=False, include_url=False)
     for item in found:
         at, kind = item["loc"], item["type"]
@@ -63,7 +68,8 @@ def mistakes_in(error: ValidationError, file: Path, root: yaml.Node | None) -> I
         words = WORDS.get(kind) or item["msg"].removeprefix("Value error, ")
         if kind == "value_error" and (named := _NAMED.match(words)):
             at, words = (*at, *named[1].split(".")), words[named.end() :]
-        yield Mistake(_where(at, file, root), ".".join(map(str, at)) or "configuration", words, mend)
+        place = others.get(str(at[1]), (file, root)) if at[:1] == ("servers",) and len(at) > 1 else (file, root)
+        yield Mistake(_where(at, *place), ".".join(map(str, at)) or "configuration", words, mend)
 
 
 def line_of(root: yaml.Node | None, at: Sequence[int | str]) -> int:

@@ -23,6 +23,7 @@ from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.audit.segments import slot_path
+from gateway.catalog import Catalog
 from gateway.contract.pins import PinsUnreadable
 from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.secret_shapes import conceal
@@ -33,6 +34,10 @@ from gateway.pins.keeper import Journal as Tell
 from gateway.pins.keeper import Pins
 from gateway.plan import LISTENER, Plan, tls_of
 from gateway.prompts import Prompts
+from gateway.registry.client import RegistryClient
+from gateway.registry.sources import Sources
+from gateway.registry.watching import Counter as Compared
+from gateway.registry.watching import Examiner, RegistryWatch, Subject
 from gateway.sealing import derive_keys
 from gateway.tenure import Tenure, begin_tenure
 from gateway.tokens import Tokens
@@ -40,6 +45,7 @@ from gateway.traces import Traces
 from gateway.upstream.health import HealthRules
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
+from gateway.upstream.port import Upstream
 from gateway.upstream.probes import Probes
 from gateway.upstream.ring import ServerRules
 from gateway.upstream.target import UpstreamLimits
@@ -278,6 +284,48 @@ def server_rules(plan: Plan, name: str) -> ServerRules:
         deadlines=dict(server.deadlines),
         retry_share=server.retries.share,
     )
+
+
+def open_examiner(plan: Plan, upstream: Upstream, catalog: Catalog) -> Examiner:
+    """Who compares servers with their published records. Opens nothing before it is asked."""
+    return Examiner(upstream, catalog, Sources(registry_of(plan)), plan.settings.pins.file)
+
+
+def registry_of(plan: Plan) -> Callable[[], RegistryClient] | None:
+    """Makes a client of the private registry; `None` where none is configured."""
+    url = plan.settings.registry.url
+    return None if url is None else lambda: RegistryClient(url, plan.registry_token)
+
+
+def subjects_of(plan: Plan, *, every: bool = False) -> tuple[Subject, ...]:
+    """The servers that have a record, by name; `every`: those without one too, their source empty."""
+    settings = plan.settings
+    found = []
+    for server in sorted(plan.servers.values(), key=lambda one: one.name):
+        own = settings.servers[server.name]
+        if own.registry is not None:
+            source, file = own.registry.record, own.registry.file
+        elif every:
+            source, file = "", None
+        else:
+            continue
+        found.append(Subject(server, own.replicas, source, file, own.pins != "off"))
+    return tuple(found)
+
+
+def watch_registry(
+    plan: Plan, examiner: Examiner, record: Record, count: Compared, opened: AsyncExitStack
+) -> RegistryWatch:
+    """The scheduled check: it runs in the worker whose record is writer 0's, and in no other."""
+
+    def journal(act: str, facts: Mapping[str, Any]) -> None:
+        record.sink.note(admin_record(act, facts=facts))
+
+    watch = RegistryWatch(subjects_of(plan), examiner, plan.settings.registry.interval_s, journal, count)
+    if record.sink.writer == 0:
+        watch.start()
+    opened.push_async_callback(watch.close)
+    return watch
 
 
 def argument_rules(plan: Plan) -> dict[str, ArgumentRules]:

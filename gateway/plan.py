@@ -44,6 +44,7 @@ class Plan:
     trace_headers: Mapping[str, str]
     seal_keys: tuple[bytes, ...] = field(repr=False)
     opa_tokens: tuple[str | None, str | None] = field(repr=False)
+    registry_token: str = field(repr=False)
     database: str = field(repr=False)
     hosts: frozenset[str]
     door: DoorLimits
@@ -125,6 +126,18 @@ def _tokens_for_opa(settings: Settings) -> tuple[str | None, str | None]:
         _bearer(settings, policy.token_env if isinstance(policy, OpaPolicySettings) else None, "policy.token_env"),
         _bearer(settings, shadow.token_env if shadow else None, "policy.shadow.token_env"),
     )
+
+
+def _registry_token(settings: Settings) -> str:
+    registry = settings.registry
+    if registry.url is not None:
+        return _bearer(settings, registry.token_env, "registry.token_env") or ""
+    if registry.token_env:
+        raise ConfigError("registry.token_env: is for a registry at registry.url, which is not set")
+    for name, server in settings.servers.items():
+        if server.registry is not None and server.registry.file is None:
+            raise ConfigError(f"servers.{name}.registry.record: is one of a registry, and registry.url is not set")
+    return ""
 
 
 def _client(settings: Settings, client: SignInClient) -> Client:
@@ -236,6 +249,7 @@ def make_plan(settings: Settings) -> Plan:
         trace_headers=_otlp_headers(settings, traces.headers_env, "telemetry.traces.headers_env"),
         seal_keys=seal_keys,
         opa_tokens=_tokens_for_opa(settings),
+        registry_token=_registry_token(settings),
         database=settings.database_url,
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
         door=DoorLimits(

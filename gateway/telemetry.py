@@ -150,6 +150,7 @@ class Telemetry:
         self._certified = counter("certificates", "Other certificates found, and what of them.", ("result",))
         came = counter("tls_connections", "Connections to the TLS listener, by how they began.", ("result",))
         self._came = {result: came.labels(result) for result in TLS_RESULTS}
+        self._checks = counter("registry_checks", "Servers compared with their records.", ("server", "result"))
         moved = counter("approval_transitions", "Moves of tickets and of their uses.", ("transition",))
         self._moved = {verb: moved.labels(verb) for verb in (*TRANSITIONS, OTHER)}
         self._attempts = counter("webhook_attempts", "Attempts to tell a webhook.", ("webhook", "outcome"))
@@ -260,6 +261,10 @@ class Telemetry:
     def deviated(self, server: str, state: str, tools: int) -> None:
         """Definitions were met that are not as accepted."""
         self._deviating.labels(server, state).inc(tools)
+
+    def compared(self, server: str, result: str) -> None:
+        """A server was compared with its published record, or could not be."""
+        self._checks.labels(server, result).inc()
 
     def list_changed(self, server: str, method: str) -> None:
         """A server told that the list of `method` is another now."""

@@ -59,7 +59,7 @@ def complain(found: Iterable[ValidationError]) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     places: list[str] = []
     for error in found:
-        lines.append(_line(error.instance_path, _rule(error)))
+        lines.append(_line(error.instance_path, broken_rule(error)))
         places.append(pointer(error.schema_path).replace(HARD_PATTERN, "pattern"))
     return lines, places
 
@@ -93,7 +93,8 @@ def _place(path: Sequence[str | int]) -> str:
     return _shown("arguments" + pointer(path))
 
 
-def _rule(error: ValidationError) -> str:
+def broken_rule(error: ValidationError) -> str:
+    """What the schema asks for and is not so, as the end of a sentence about the place."""
     kind = error.kind
     name = kind.name
     if name == "oneOf" and type(kind).__name__.endswith("MultipleValid"):
@@ -109,7 +110,7 @@ def _alternatives(context: Sequence[Sequence[ValidationError]]) -> str:
         if len({tuple(branch[0].instance_path) for branch in context}) == 1:
             return f"must be of type {' or '.join(types)}"
     firsts = [branch[0] for branch in context[:4] if branch and branch[0].kind.name not in {"anyOf", "oneOf"}]
-    reasons = "; ".join(f"{_place(error.instance_path)}: {_rule(error)}" for error in firsts)
+    reasons = "; ".join(f"{_place(error.instance_path)}: {broken_rule(error)}" for error in firsts)
     return f"fits none of {len(context)} alternatives" + (f" ({reasons})" if reasons else "")
 
 

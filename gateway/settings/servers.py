@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import (
     Field,
@@ -11,6 +12,7 @@ from pydantic import (
 )
 
 from gateway.contract.quirks import Quirk
+from gateway.registry.namespaces import namespace_for
 from gateway.settings.kinds import (
     Arguments,
     Challenging,
@@ -23,9 +25,12 @@ from gateway.settings.kinds import (
     Pinning,
     ResourcePrefix,
     Scope,
+    SecureUrl,
 )
 from gateway.settings.replicas import Deadlines, HealthSettings, LoadSettings, RetrySettings
 from gateway.settings.wires import TlsSettings
+
+IN_REGISTRY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9._-]+@[^@/\\]+")
 
 
 class Credentials(Group):
@@ -39,6 +44,17 @@ class ResourceSettings(Group):
     """Which of a server's resources may be named: URI prefixes. Absent: as far as the policy goes."""
 
     allow: tuple[ResourcePrefix, ...] | None = None
+
+
+class PublishedAs(Group):
+    """Which record says what this server is: a file, or `NAME@VERSION` in the registry."""
+
+    record: Annotated[str, Field(min_length=1)]
+
+    @property
+    def file(self) -> Path | None:
+        """The file; `None` for one in the registry."""
+        return None if IN_REGISTRY.fullmatch(self.record) else Path(self.record)
 
 
 class ServerSettings(Group):
@@ -67,6 +83,7 @@ class ServerSettings(Group):
     load: LoadSettings = LoadSettings()
     retries: RetrySettings = RetrySettings()
     deadlines: Deadlines = Field(default_factory=dict)
+    registry: PublishedAs | None = None
 
     @model_validator(mode="after")
     def _can_happen(self) -> Self:
@@ -78,6 +95,24 @@ class ServerSettings(Group):
             raise ValueError("health.probe: no server of an earlier revision knows server/discover")
         if self.tls is not None and not all(replica.startswith("https:") for replica in self.replicas):
             raise ValueError("tls: is for https:// replicas")
+        return self
+
+
+class RegistrySettings(Group):
+    """A private registry: where its API is, what was admitted of it, and how often records are compared."""
+
+    url: SecureUrl | None = None
+    token_env: str | None = None
+    publisher: str = ""
+    private_addresses: bool = False
+    lock: Path = Path("registry.lock")
+    servers: Path | None = None
+    interval_s: Annotated[float, Field(ge=1, le=604800)] = 3600.0
+
+    @model_validator(mode="after")
+    def _can_happen(self) -> Self:
+        if self.publisher:
+            namespace_for(self.publisher)
         return self
 
 

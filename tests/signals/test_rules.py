@@ -66,6 +66,8 @@ GOOD: Series = {
     'ostiary_approval_transitions_total{transition="approve"}': "0+1",
     "ostiary_tools_quarantined": "0",
     "ostiary_pins_healthy": "1",
+    'ostiary_registry_drift{server="bank"}': "0",
+    'ostiary_registry_age_seconds{server="bank"}': "4000",
     "ostiary_seal_key_age_seconds": "1000000",
 }
 """A gateway that is well, at one sample a minute."""
@@ -106,6 +108,8 @@ BAD: dict[str, Series] = {
     "OstiaryNobodyDecides": {'ostiary_approval_transitions_total{transition="approve"}': "7"},
     "OstiaryToolsQuarantined": {"ostiary_tools_quarantined": "1"},
     "OstiaryPinsUnreadable": {"ostiary_pins_healthy": "0"},
+    "OstiaryRegistryDrift": {'ostiary_registry_drift{server="bank"}': "1"},
+    "OstiaryRegistryNotCompared": {'ostiary_registry_age_seconds{server="bank"}': "15000"},
     "OstiarySealKeyOld": {"ostiary_seal_key_age_seconds": "40000000"},
 }
 """Alert -> what is otherwise than `GOOD` when it is to fire."""
