@@ -22,6 +22,15 @@ import httpx
 from tests.helm.chart import Manifest, one
 from tests.support.processes import eventually
 
+CONFINED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+libc.prctl(65, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a program that can gain no privileges (allowPrivilegeEscalation, NoNewPrivileges) and, where the kernel knows
+how (PR_SET_MDWE, Linux 6.3), can write no memory that it executes (deploy/ostiary.service)."""
 ROOTS = re.compile(r"/etc/ostiary|/var/lib/ostiary|(?<![\w./])/policy")
 
 
@@ -106,7 +115,7 @@ class Node:
 
     async def ostiary(self, pod: Manifest, container: Manifest) -> asyncio.subprocess.Process:
         """A container of the gateway's image."""
-        return await self.start(pod, container, sys.executable, "-m", "gateway.cli")
+        return await self.start(pod, container, sys.executable, "-c", CONFINED, sys.executable, "-m", "gateway.cli")
 
     def log(self, name: str) -> str:
         """What a container said."""

@@ -146,3 +146,11 @@ def test_alerts_and_dashboard_go_in_as_they_lie_there(helm: Helm, tmp_path: Path
     assert faults(rule, "prometheus-operator") == []
     assert board["data"]["ostiary.json"] == str(STAND_INS["dashboard.json"])
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_the_alerts_and_the_dashboard_are_those_that_are_tried(helm: Helm) -> None:
+    """Prometheus and Grafana get helm/files, which tests/signals tries against the running stack, unchanged."""
+    made = rendered(helm, "production")
+    assert one(made, "PrometheusRule")["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+    board = one(made, "ConfigMap", "ostiary-dashboard")["data"]["ostiary.json"]
+    assert board == (CHART / "files/dashboard.json").read_text()
