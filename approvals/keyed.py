@@ -115,7 +115,7 @@ class KeyedCalls:
             "state": stage, "told": told, "size": len(told), "owner": "", "lease_until": 0.0,
             "expires_at": self._clock() + self._keep_s,
         }  # fmt: skip
-        query = update(keyed_calls).where(_is_still(taken)).values(values)
+        query = update(keyed_calls).where(self._is_still(taken)).values(values)
 
         async def work(ledger: Ledger) -> bool:
             return (await ledger.connection.execute(query)).rowcount == 1
@@ -128,14 +128,14 @@ class KeyedCalls:
     async def free(self, taken: Taken) -> None:
         """Not one byte of it was sent: as if it had not been asked for. Raises `StoreUnavailable`."""
         if taken.before is None:
-            await self._change(delete(keyed_calls).where(_is_still(taken)))
+            await self._change(delete(keyed_calls).where(self._is_still(taken)))
         else:
             claim, leg, bond = taken.before
             values = {
                 "state": Stage.ASKED, "claim": claim, "leg": leg, "bond": bond, "owner": "", "lease_until": 0.0,
                 "expires_at": self._clock() + self._keep_s,
             }  # fmt: skip
-            await self._change(update(keyed_calls).where(_is_still(taken)).values(values))
+            await self._change(update(keyed_calls).where(self._is_still(taken)).values(values))
         self.let_go(taken)
         self.count -= taken.before is None
 
@@ -242,6 +242,11 @@ class KeyedCalls:
             return Found(stage, same, row.claim)
         return Found(stage, same, row.claim, self._read(row.lookup, stage, row.told))
 
+    def _is_still(self, taken: Taken) -> Any:
+        """The row as this call took it, whatever became of its lease, while it is remembered at all."""
+        mine = and_(_columns.lookup == taken.lookup, _columns.claim == taken.decision)
+        return and_(mine, _columns.state.in_(_HELD), not_(_is_over(self._clock())))
+
     async def _change(self, query: Any) -> int:
         async def work(ledger: Ledger) -> int:
             return int((await ledger.connection.execute(query)).rowcount)
@@ -270,8 +275,3 @@ class KeyedCalls:
 def _is_over(now: float) -> Any:
     """Rows whose time is over; of one that runs only once its lease is."""
     return and_(_columns.expires_at <= now, not_(and_(_columns.state == Stage.RUNNING, _columns.lease_until > now)))
-
-
-def _is_still(taken: Taken) -> Any:
-    """The row as this call took it, whatever became of its lease."""
-    return and_(_columns.lookup == taken.lookup, _columns.claim == taken.decision, _columns.state.in_(_HELD))
