@@ -188,7 +188,7 @@ class Rehearsal:
             handles=self.handles,
             eras=self.eras,
             sink=closed,
-            delivery=cast(Any, SimpleNamespace(streams=Streams(), spawn=None)),
+            delivery=cast(Any, SimpleNamespace(streams=Streams(), expect=_nothing, spawn=None)),
             redactor=closed,
             implications=self.implications,
             observer=closed,
@@ -238,6 +238,10 @@ async def decide(corridor: Halting, overheard: Overheard, request: Request) -> d
         "policy": _plain(verdict) if verdict else None,
         "revision": verdict.revision if verdict else overheard.revision,
     }
+
+
+def _nothing(*_: object) -> None:
+    """No place at a server is looked at: nothing is sent."""
 
 
 def _refusal(refused: Refused | None) -> dict[str, Any] | None:

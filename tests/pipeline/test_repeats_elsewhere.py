@@ -190,7 +190,7 @@ async def test_a_rehearsal_reads_the_key_and_nothing_else(tmp_path: Path) -> Non
             for name in ("tokens", "catalog", "seals", "handles", "eras", "implications", "errands", "holding")
         }
         none = cast(Any, None)
-        places = SimpleNamespace(streams=inner.delivery.streams, check_room=lambda *_: None, spawn=None)
+        places = SimpleNamespace(streams=inner.delivery.streams, expect=lambda *_: None, spawn=None)
         delivery = cast(Any, places)
         halting = Halting(
             **rooms, policy=overheard, desk=none, challenges=none, sink=none, redactor=none, observer=none,
