@@ -12,7 +12,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -111,7 +111,8 @@ class WorkforceCollector:
         yield CounterMetricFamily("ostiary_worker_restarts", "Workers replaced after they ended.", roster.restarts)
         missing = Counter(part for one in roster.describe()["workers"] for part in one["missing"])
         yield _labelled("missing", "Workers that lack this part and so are not ready.", "part", missing)
-        yield from self._gauges([worker for worker in workers.values() if worker.is_fresh])
+        yield from _configuration(roster)
+        yield from self._gauges([worker for worker in (*workers.values(), *roster.besides) if worker.is_fresh])
         yield from _processes(workers)
         build = GaugeMetricFamily("ostiary_build_info", "What runs.", labels=("version", "python"))
         build.add_metric(_build(), 1)
@@ -132,6 +133,18 @@ class WorkforceCollector:
                 yield _labelled(name, shown.text, shown.label, figures)
             elif numbers := [figure for figure in found if not isinstance(figure, Mapping)]:
                 yield _gauge(name, shown.text, shown.combine(numbers))
+
+
+def _configuration(roster: Roster) -> Iterator[Metric]:
+    """Which configuration serves, and how the attempts to give it another one ended."""
+    settled = roster.configuration
+    yield _gauge("configuration_current", "1 while what was asked for last was taken.", settled.current)
+    reloads = CounterMetricFamily("ostiary_configuration_reloads", "Reloads by how they ended.", labels=("result",))
+    for result, times in settled.results.items():
+        reloads.add_metric((result,), times)
+    yield reloads
+    said = [one.status.configuration for one in (*roster.workers.values(), *roster.besides) if one.status is not None]
+    yield _labelled("configuration_info", "Workers by their configuration's SHA-256.", "digest", Counter(said))
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -193,7 +206,7 @@ class Admin:
             answer = self._roster.describe()
             status, body = (200 if answer["ready"] else 503), orjson.dumps(answer)
         elif path == "/metrics":
-            still = replace(self._roster, workers=dict(self._roster.workers))
+            still = self._roster.copy()
             media, body = exposition.CONTENT_TYPE_LATEST.encode(), await asyncio.to_thread(self.metrics, still)
         headers = [
             (b"content-type", media), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -103,12 +104,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def build(settings: Settings, *, workers: int = 1) -> House:
+def build(settings: Settings, *, workers: int = 1, digest: str = "") -> House:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing.
 
-    `workers`: how many serve this configuration here.
+    `workers`: how many serve this configuration here; `digest`: by which its text is told from others.
     """
-    return House(make_plan(settings), workers)
+    return House(replace(make_plan(settings), digest=digest), workers)
 
 
 class House:
@@ -245,7 +246,7 @@ class House:
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
         self._control = self._open_control(desk, implications)
-        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed, sink.writer)
+        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed)
         upkeep.start()
         opened.push_async_callback(upkeep.close)
         self._open_courier()
@@ -366,6 +367,7 @@ class House:
             missing=missing,
             degraded=degraded,
             revision=policy.revision,
+            configuration=self._plan.digest,
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
                 "busiest_subject_requests": self._turnstile.busiest,

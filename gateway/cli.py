@@ -108,23 +108,35 @@ def main(ctx: click.Context) -> None:
 @click.option("--host", default=None, help="Overrides listen.host.")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Overrides listen.port.")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
-def serve(config: Path, host: str | None, port: int | None, workers: int) -> None:
-    """Serve: one supervisor and N worker processes."""
+@click.option("--watch", is_flag=True, help="Reload the configuration when the file changes, as SIGHUP does.")
+def serve(*, config: Path, host: str | None, port: int | None, workers: int, watch: bool) -> None:
+    """Serve: one supervisor and N worker processes. SIGHUP reloads the configuration."""
+    from gateway.configuration import Configuration  # noqa: PLC0415 - the other commands need none of this
     from gateway.listener import CannotServe  # noqa: PLC0415
-    from gateway.logs import set_up_logs  # noqa: PLC0415 - the other commands need none of this
-    from gateway.supervisor import Posts, Supervisor, stay_asked, worker_command  # noqa: PLC0415
+    from gateway.logs import set_up_logs  # noqa: PLC0415
+    from gateway.supervisor import Posts, Supervisor, command_of, stay_asked  # noqa: PLC0415
 
-    settings = with_listen(read_settings(config), host, port)
+    try:
+        text = config.read_bytes()
+        settings = with_listen(load_settings(config, text), host, port)
+    except OSError as error:
+        fail(f"{config}: {error.strerror}")
+    except ConfigError as error:
+        fail(error)
     set_up_logs()
+    # Not resolved: a mounted ConfigMap's name is a link, and what it leads to goes with the next version.
+    file, limits = config.absolute(), settings.limits
     posts = Posts(
         host=settings.listen.host,
         port=settings.listen.port,
         admin_host=settings.admin.host,
         admin_port=settings.admin.port,
         workers=workers,
-        command=worker_command(config.resolve(), settings.listen.host, workers),
-        grace_s=settings.limits.grace_s,
-        drain_s=min(settings.limits.drain_s, settings.limits.grace_s),
+        command=command_of("worker", file, "--host", settings.listen.host, "--workers", str(workers)),
+        configuration=Configuration(text, limits.grace_s, min(limits.drain_s, limits.grace_s)),
+        file=file,
+        judge=command_of("judge", file),
+        watch=watch,
     )
 
     async def supervise() -> int:
@@ -143,13 +155,17 @@ def serve(config: Path, host: str | None, port: int | None, workers: int) -> Non
 @click.option("--host", required=True)
 @click.option("--port", type=int, required=True)
 @click.option("--workers", type=int, required=True)
-@click.option("--slot", type=int, required=True)
+@click.option("--text", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@click.option("--seat", type=int, required=True)
 @click.option("--fd", type=int, required=True)
 @click.option("--status-fd", type=int, required=True)
-def worker(*, config: Path, host: str, port: int, workers: int, slot: int, fd: int, status_fd: int) -> None:
+def worker(
+    *, config: Path, host: str, port: int, workers: int, text: Path, seat: int, fd: int, status_fd: int
+) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
+    from gateway.configuration import digest_of  # noqa: PLC0415
+    from gateway.crew import CANNOT_START  # noqa: PLC0415
     from gateway.status import Resigned  # noqa: PLC0415
-    from gateway.supervisor import CANNOT_START  # noqa: PLC0415
     from gateway.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
 
     hold_to_supervisor(status_fd)
@@ -161,12 +177,14 @@ def worker(*, config: Path, host: str, port: int, workers: int, slot: int, fd: i
     from gateway.app import build  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415
     from gateway.opening import CannotStart  # noqa: PLC0415
-    from gateway.telemetry import count_in_slot  # noqa: PLC0415
+    from gateway.telemetry import count_in_seat  # noqa: PLC0415
 
     set_up_logs()
-    count_in_slot(slot)
+    count_in_seat(seat)
     try:
-        house = build(with_listen(load_settings(config), host, port), workers=workers)
+        content = text.read_bytes()
+        settings = with_listen(load_settings(config, content), host, port)
+        house = build(settings, workers=workers, digest=digest_of(content))
     except (ConfigError, ValueError) as error:
         pipe.say(Resigned(str(error)))
         sys.exit(CANNOT_START)
@@ -175,6 +193,26 @@ def worker(*, config: Path, host: str, port: int, workers: int, slot: int, fd: i
     except CannotStart as error:
         pipe.say(Resigned(str(error)))
         sys.exit(CANNOT_START)
+
+
+@main.command(hidden=True)
+@config_option
+@click.option("--text", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@click.option("--coming", type=click.Path(dir_okay=False, path_type=Path), default=None)
+@click.option("--note", "act", default="")
+@click.option("--facts", default="{}")
+def judge(*, config: Path, text: Path, coming: Path | None, act: str, facts: str) -> None:
+    """Judge a configuration that is to follow the running one, or record what became of it; for the supervisor."""
+    import orjson  # noqa: PLC0415
+
+    from gateway import judge as room  # noqa: PLC0415
+
+    running = text.read_bytes()
+    if coming is None:
+        said = {"why": room.note(config, running, act, orjson.loads(facts))}
+    else:
+        said = room.judge(config, running, coming.read_bytes())
+    click.echo(orjson.dumps(said).decode())
 
 
 def with_listen(settings: Settings, host: str | None, port: int | None) -> Settings:

@@ -154,10 +154,10 @@ def _not_json() -> Iterator[str]:
             yield f"the environment variable {name.upper()}: lists and maps are written as JSON there"
 
 
-def read_yaml(file: Path) -> tuple[dict[str, Any], str]:
+def read_yaml(file: Path, content: bytes | None = None) -> tuple[dict[str, Any], str]:
     """A YAML file with one reading -> the mapping, and its text. Raises `OSError` and `ConfigError`."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = (file.read_bytes() if content is None else content).decode("utf-8")
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         # Without the piece of text that the library would show: it may be a secret.
@@ -175,15 +175,16 @@ def read_stanzas(file: Path) -> dict[str, Any]:
     return read_servers(file, read_yaml)[0]
 
 
-def load_settings(file: Path, *, admitted: bool = True) -> Settings:
+def load_settings(file: Path, content: bytes | None = None, *, admitted: bool = True) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong.
 
+    `content`: what `file` held when it was read, where that was done already.
     `admitted`: servers from a registry have to be as they were admitted; only who admits them anew passes over that.
     """
     _check_environment()
     folder = file.resolve().parent
     try:
-        document, text = read_yaml(file)
+        document, text = read_yaml(file, content)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
     included = include(document, folder, read_yaml)

@@ -109,6 +109,7 @@ async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
         sink.export = export.take
         export.start()
         opened.push_async_callback(asyncio.to_thread, export.close)
+    sink.introduction = {"configuration": plan.digest} if plan.digest else {}
     keeper = _make_keeper(plan, sink)
     if keeper is not None:
         opened.push_async_callback(keeper.close)  # after the sink: the last checkpoint is of its end

@@ -50,6 +50,8 @@ class Plan:
     door: DoorLimits
     webhooks: tuple[Webhook, ...] = ()
     wires: tuple[Files, ...] = ()
+    digest: str = ""
+    """SHA-256 of the configuration's text, where it is one that a supervisor handed over."""
 
     @property
     def page_url(self) -> str:

@@ -6,7 +6,7 @@ A worker is believed only as long as it goes on speaking: one that hangs is not 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.status import Status
@@ -45,17 +45,43 @@ class Worker:
         missing = list(self.status.missing) if self.status is not None else ["starting"]
         if self.status is not None and not self.is_fresh:
             missing.append("heartbeat")
-        return {"pid": self.pid, "ready": self.is_ready, "missing": missing}
+        configuration = self.status.configuration if self.status is not None else ""
+        return {"pid": self.pid, "ready": self.is_ready, "configuration": configuration, "missing": missing}
+
+
+@dataclass(slots=True)
+class Settled:
+    """Which configuration was taken last, whether the one that was asked for since then is it, and if not why.
+
+    `state` is reload.py's; `results` counts how reloads ended.
+    """
+
+    digest: str = ""
+    current: bool = True
+    why: str = ""
+    state: str = "idle"
+    results: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("taken", "refused", "given_up"), 0))
+
+    def describe(self) -> dict[str, Any]:
+        """For `/readyz`."""
+        return {"digest": self.digest, "current": self.current, "state": self.state, "why": self.why}
 
 
 @dataclass(slots=True)
 class Roster:
-    """All slots. `workers` holds the slots that have a process."""
+    """All slots. `workers` holds those that have a process; `besides`: who comes or goes while another has one."""
 
     wanted: int
     workers: dict[int, Worker] = field(default_factory=dict)
+    besides: list[Worker] = field(default_factory=list)
+    configuration: Settled = field(default_factory=Settled)
     draining: bool = False
     restarts: int = 0
+
+    def copy(self) -> Roster:
+        """One that nobody changes, for whoever looks at it beside the loop."""
+        settled = replace(self.configuration, results=dict(self.configuration.results))
+        return replace(self, workers=dict(self.workers), besides=list(self.besides), configuration=settled)
 
     @property
     def ready(self) -> bool:
@@ -64,7 +90,7 @@ class Roster:
 
     def describe(self) -> dict[str, Any]:
         """What an operator wants to know about why, or why not."""
-        nobody = {"pid": None, "ready": False, "missing": ["process"]}
+        nobody = {"pid": None, "ready": False, "configuration": "", "missing": ["process"]}
         slots = [self.workers.get(slot) for slot in range(self.wanted)]
         said = [worker.status for worker in slots if worker is not None and worker.status is not None]
         return {
@@ -72,4 +98,5 @@ class Roster:
             "draining": self.draining,
             "workers": [nobody if worker is None else worker.describe() for worker in slots],
             "degraded": sorted({name for status in said for name in status.degraded}),
+            "configuration": self.configuration.describe(),
         }

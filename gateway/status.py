@@ -22,7 +22,8 @@ LONGEST_LINE = 1 << 20
 class Status:
     """`missing`: own parts without which it is not ready; `degraded`: shared dependencies that fail.
 
-    `revision` is the policy bundle's; `gauges` maps a gauge's name to its figure.
+    `revision` is the policy bundle's, `configuration` the digest of what it runs on; `gauges` maps a gauge's name to
+    its figure.
     """
 
     ready: bool
@@ -30,6 +31,7 @@ class Status:
     degraded: tuple[str, ...] = ()
     revision: str = ""
     gauges: Mapping[str, Figure] = field(default_factory=dict)
+    configuration: str = ""
 
     def encode(self) -> bytes:
         """As a line."""
@@ -59,6 +61,7 @@ def read_line(line: bytes) -> Status | Resigned:
             degraded=tuple(said["degraded"]),
             revision=said["revision"],
             gauges=said["gauges"],
+            configuration=said["configuration"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a status: {error}") from error

@@ -46,12 +46,12 @@ KEYED_ENDS: Final = ("kept", "ended", "asked", "unknown", "freed")
 """How a call under an idempotency key can end."""
 
 
-def count_in_slot(slot: int) -> None:
-    """Count in the files of `slot` instead of those of this process id; to be called before `Telemetry` is made.
+def count_in_seat(seat: int) -> None:
+    """Count in the files of `seat` instead of those of this process id; to be called before `Telemetry` is made.
 
-    A worker that takes a dead one's slot continues its counters, and the number of files stays that of the slots.
+    A worker that takes another one's seat continues its counters: there are never more files than workers at once.
     """
-    values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue(lambda: seat)  # type: ignore[no-untyped-call]
 
 
 TLS_RESULTS: Final = ("completed", "failed", "late", "gone", "plain", "displaced")

@@ -1,12 +1,13 @@
 """What is done every half minute beside the calls: leases kept, what lapsed ended, what is old forgotten.
 
-Once, what writers that are not started any more left open in the record is closed as well.
+At first, and then every hour, what writers that are not started any more left open in the record is closed as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import count
 
 import structlog
 
@@ -23,6 +24,8 @@ from gateway.audit.postgres import close_orphans as close_orphans_in
 from gateway.plan import Plan
 
 LOOK_AFTER_S = 30.0
+ORPHANS_EVERY = 120
+"""Turns: an hour."""
 
 
 class Upkeep:
@@ -31,15 +34,12 @@ class Upkeep:
     `well` is part of readiness: leases that nobody extends end calls that run as `unknown`.
     """
 
-    def __init__(  # noqa: PLR0917 - what it looks after
-        self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, keyed: KeyedCalls, writer: int
-    ) -> None:
+    def __init__(self, plan: Plan, desk: Desk, store: Store, shelf: Shelf, keyed: KeyedCalls) -> None:
         self._plan = plan
         self._desk = desk
         self._store = store
         self._shelf = shelf
         self._keyed = keyed
-        self._writer = writer
         self._log = structlog.get_logger("house")
         self._task: asyncio.Task[None]
         self.tickets: dict[str, int] = {}
@@ -61,15 +61,14 @@ class Upkeep:
             self._log.error("task_broke", exc_info=error)
 
     async def _look_after(self) -> None:
-        orphans = self._writer == 0
-        while True:
+        for turn in count():
             with contextlib.suppress(StoreUnavailable):  # the store's health tells it
                 self.tickets = await census(self._store)
             await asyncio.sleep(LOOK_AFTER_S)
             try:
-                if orphans and (closed := await self._close_orphans()):
+                # Whoever it is: after a reload nobody may be writer 0. Who comes second finds nothing to do.
+                if turn % ORPHANS_EVERY == 0 and (closed := await self._close_orphans()):
                     self._log.warning("orphaned_records_closed", writers=closed)
-                orphans = False
                 await self._desk.renew()
                 await self._keyed.renew()
                 await self._desk.sweep()

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
@@ -188,7 +189,7 @@ def _with_server(status: Status, server: uvicorn.Server, loop_lag: float, leavin
         "connections": len(server.server_state.connections),
         "loop_lag_seconds": max(0.0, loop_lag),
     }
-    return Status(not missing, missing, status.degraded, status.revision, gauges)
+    return replace(status, ready=not missing, missing=missing, gauges=gauges)
 
 
 async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:

@@ -116,6 +116,8 @@ class GroupCommit:
         self._make_scribe: Final = make_scribe
         self._place: Final = place
         self.export: Callable[[Sequence[bytes]], None] | None = None
+        self.introduction: Mapping[str, str] = {}
+        """What the record of its start says besides."""
         """Given the lines of every commit that succeeded. Must not wait."""
         self._scribe: Scribe
         self._loop: asyncio.AbstractEventLoop
@@ -172,7 +174,7 @@ class GroupCommit:
                 self._add(admin_record("torn_tail", facts={"bytes": left.cut, "after": left.seq}))
             for decision_id, record in left.open.items():
                 self._add(closing_outcome(decision_id, record, "unknown", "writer_ended"))
-            facts = {"pid": os.getpid(), "closed": len(left.open), "open": []}
+            facts = {"pid": os.getpid(), "closed": len(left.open), "open": [], **self.introduction}
             left.open.clear()
             await self.append(admin_record("started", facts=facts))
         except BaseException:

@@ -23,7 +23,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import metrics_folder, supervisor
+from gateway import crew, employment, metrics_folder
+from gateway.configuration import Configuration
 from gateway.listener import CannotServe
 from gateway.metrics_folder import MetricsFolder
 from gateway.supervisor import Posts, Supervisor
@@ -340,7 +341,7 @@ async def test_a_replacement_that_cannot_start_takes_nobody_along(tmp_path: Path
         os.kill(victim, signal.SIGKILL)
         await eventually("the replacement said why", lambda: len(events(stack, "worker_died")) >= 2)
         died = events(stack, "worker_died")[1]
-        assert died["code"] == supervisor.CANNOT_START
+        assert died["code"] == crew.CANNOT_START
         assert died["why"].startswith("policy.path: ")
         assert (await readiness(stack))[0] == 200
         assert (await stack.post("files", call())).status_code == 200
@@ -470,34 +471,35 @@ async def test_made_up_names_add_no_series(tmp_path: Path, replica: str, size: i
 def trivial(program: str, workers: int = 1) -> Supervisor:
     """A real supervisor over workers that run `program`."""
     command = (sys.executable, "-c", program)
-    return Supervisor(Posts("127.0.0.1", 0, "127.0.0.1", free_port(), workers, command, grace_s=1))
+    settings = Configuration(b"", grace_s=1, drain_s=0)
+    return Supervisor(Posts("127.0.0.1", 0, "127.0.0.1", free_port(), workers, command, settings, Path("none"), ()))
 
 
 async def test_a_worker_that_always_dies_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that has never served gives up after some deaths instead of looping."""
-    monkeypatch.setattr(supervisor, "BACKOFF_S", (0.0,))
+    monkeypatch.setattr(crew, "BACKOFF_S", (0.0,))
     house = trivial("raise SystemExit(70)")
     with pytest.raises(CannotServe, match="ended 5 times before it was ready"):
         await asyncio.wait_for(house.run(), 30)
-    assert house.roster.restarts == supervisor.TRIES - 1
+    assert house.roster.restarts == crew.TRIES - 1
 
 
 SAYS_READY = """
 import os, sys, time
 fd = int(sys.argv[sys.argv.index("--status-fd") + 1])
-os.write(fd, b'{"ready":true,"missing":[],"degraded":[],"revision":"","gauges":{}}\\n')
+os.write(fd, b'{"ready":true,"missing":[],"degraded":[],"revision":"","gauges":{},"configuration":""}\\n')
 """
 
 
 async def test_a_worker_that_hangs_for_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that spoke once and then stays silent is ended and replaced; stopping takes no longer than it must."""
-    monkeypatch.setattr(supervisor, "SILENCE_S", 1)
+    monkeypatch.setattr(employment, "SILENCE_S", 1)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     house = trivial(deaf + SAYS_READY + "time.sleep(60)")
-    monkeypatch.setattr(supervisor, "CLOSING_S", 0.0)
+    monkeypatch.setattr(employment, "CLOSING_S", 0.0)
     running = asyncio.create_task(house.run())
     await eventually("it was replaced", lambda: house.roster.restarts >= 1)
-    monkeypatch.setattr(supervisor, "SILENCE_S", 60)
+    monkeypatch.setattr(employment, "SILENCE_S", 60)
     await eventually("the next one is there", lambda: house.roster.ready)
     os.kill(os.getpid(), signal.SIGTERM)  # the supervisor runs in this very process
     assert await asyncio.wait_for(running, 20) == 1, "one that had to be killed is no orderly end"

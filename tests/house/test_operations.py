@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from gateway import supervisor, telemetry
+from gateway import crew, employment, telemetry
 from gateway.admin import GAUGES, WorkforceCollector
 from gateway.roster import STALE_S, Roster, Worker
 from gateway.status import Status
@@ -76,6 +76,6 @@ def test_the_numbers_are_the_codes() -> None:
     """Times that the page promises are those of the sources."""
     assert STALE_S == 4
     assert "not ready after 4 s, killed and replaced after 30 s" in PAGE
-    assert supervisor.SILENCE_S == 30
-    assert (supervisor.BACKOFF_S[0], supervisor.BACKOFF_S[-1]) == (0.1, 30.0)
-    assert supervisor.CLOSING_S == 10
+    assert employment.SILENCE_S == 30
+    assert (crew.BACKOFF_S[0], crew.BACKOFF_S[-1]) == (0.1, 30.0)
+    assert employment.CLOSING_S == 10

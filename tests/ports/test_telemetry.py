@@ -160,9 +160,9 @@ async def test_what_rooms_count_themselves_is_carried_over_once() -> None:
 
 
 COUNT_ONCE = """
-from gateway.telemetry import Telemetry, count_in_slot
+from gateway.telemetry import Telemetry, count_in_seat
 from tests.contract.walked import transition
-count_in_slot({slot})
+count_in_seat({slot})
 Telemetry().moved(transition(verb="approve"))
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
@@ -187,9 +187,9 @@ NO_ROOM = """
 import os, resource, shutil, signal
 from dataclasses import replace
 from gateway.contract.record import outcome_record
-from gateway.telemetry import Telemetry, count_in_slot
+from gateway.telemetry import Telemetry, count_in_seat
 from tests.contract.walked import REDACTOR, ended, walked
-count_in_slot(0)
+count_in_seat(0)
 telemetry = Telemetry()
 shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,0 +1,242 @@
+"""The table of `gateway/reload.py`: a real supervisor and real processes, which are workers in name only.
+
+What a worker does stands in its configuration's text, so that each line of the table can be had in an instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway import crew, judge_call, reload
+from gateway.configuration import Configuration, digest_of
+from gateway.supervisor import Posts, Supervisor
+from tests.support.ports import free_port
+from tests.support.processes import descendants, eventually
+
+WORKER = """
+import json, os, signal, sys, time
+option = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+text, fd = open(option["--text"]).read(), int(option["--status-fd"])
+def leave(*_): os._exit(0)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(number, leave)
+if "resigns" in text and not (os.path.exists(text.split()[1]) and os.unlink(text.split()[1]) is None):
+    os.write(fd, b'{"why":"limits: made to fail"}\\n')
+    sys.exit(3)
+said = {"ready": "mute" not in text, "missing": ["keys"] if "mute" in text else [], "degraded": [], "gauges": {}}
+while True:
+    os.write(fd, json.dumps({**said, "revision": option["--seat"], "configuration": text}).encode() + b"\\n")
+    time.sleep(0.1)
+"""
+"""`resigns FILE`: only whoever finds FILE, and takes it away, gets ready."""
+
+JUDGE = """
+import json, os, sys, time
+option = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if "--note" in option:
+    print(json.dumps({"why": ""}))
+    sys.exit()
+text = open(option["--coming"]).read()
+while "slow" in text and not os.path.exists(text.split()[1]): time.sleep(0.02)
+if "nonsense" in text: sys.exit(70)
+print(json.dumps({"mistakes": ["limits: no"] if "wrong" in text else [], "grace_s": 1, "drain_s": 0}))
+"""
+
+
+@asynccontextmanager
+async def running(folder: Path, workers: int = 2, *, watch: bool = False) -> AsyncIterator[tuple[Supervisor, Path]]:
+    """A supervisor that serves `first`, and the file that it reads again. It ends in order, and leaves nobody."""
+    file = folder / "configuration.yaml"
+    file.write_bytes(b"first")
+    python = (sys.executable, "-S", "-c")
+    first = Configuration(b"first", grace_s=1, drain_s=0)
+    posts = Posts(
+        "127.0.0.1", 0, "127.0.0.1", free_port(), workers, (*python, WORKER), first, file, (*python, JUDGE), watch
+    )
+    house, before = Supervisor(posts), descendants(os.getpid())
+    task = asyncio.create_task(house.run())
+    try:
+        await eventually("all are ready", lambda: texts(house) == ["first"] * workers)
+        yield house, file
+    finally:
+        if not task.done():
+            os.kill(os.getpid(), signal.SIGTERM)  # the supervisor runs in this very process
+        assert await asyncio.wait_for(task, 30) == 0
+        assert not descendants(os.getpid()) - before
+
+
+def texts(house: Supervisor) -> list[str]:
+    """What the workers of all slots run on; nothing for one that is not ready."""
+    slots = [house.roster.workers.get(slot) for slot in range(house.roster.wanted)]
+    return [one.status.configuration if one and one.is_ready and one.status else "" for one in slots]
+
+
+def hang_up(file: Path, text: str) -> None:
+    """Another text, and SIGHUP."""
+    file.write_text(text)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+async def ended(house: Supervisor, result: str, times: int = 1) -> None:
+    """Wait until a reload has ended so for the `times`-th time."""
+    settled = house.roster.configuration
+    await eventually(result, lambda: settled.results[result] == times and settled.state == "idle")
+
+
+async def test_every_slot_is_renewed_and_there_is_never_more_than_one_more(tmp_path: Path) -> None:
+    """One after the other; seats, by which workers count, are as few as there are at once; nothing is a death."""
+    seats: set[str] = set()
+    async with running(tmp_path, 3) as (house, file):
+
+        def look() -> bool:
+            roster = house.roster
+            everybody = [*roster.workers.values(), *roster.besides]
+            seats.update(one.status.revision for one in everybody if one.status is not None)
+            assert len({one.pid for one in everybody}) <= 4
+            assert roster.ready, "somebody serves at every moment"
+            return roster.configuration.results["taken"] == 1 and texts(house) == ["second"] * 3
+
+        hang_up(file, "second")
+        await eventually("taken", look)
+        assert house.roster.restarts == 0
+        assert house.roster.configuration.digest == digest_of(b"second")
+    assert seats <= {"0", "1", "2", "3"}
+    assert "3" in seats
+
+
+async def test_asked_twice_it_is_done_once_more(tmp_path: Path) -> None:
+    """SIGHUP while judging: what lies there then is judged afterwards; two more are still one."""
+    async with running(tmp_path) as (house, file):
+        go = tmp_path / "go"
+        hang_up(file, f"slow {go}")
+        await eventually("judging", lambda: house.roster.configuration.state == "judging")
+        await eventually("the judge has it", lambda: len(descendants(os.getpid())) > 2)
+        for _ in range(2):
+            hang_up(file, "third")
+            await asyncio.sleep(0)
+        go.touch()
+        await ended(house, "taken", 2)
+        assert texts(house) == ["third"] * 2
+
+
+@pytest.mark.parametrize("text", ["slow nowhere", "mute"], ids=["judging", "rolling"])
+async def test_a_gateway_that_stops_gives_its_reload_up(tmp_path: Path, text: str) -> None:
+    """SIGTERM while judging and while rolling: the end is orderly, and nobody is left, the judge included."""
+    async with running(tmp_path) as (house, file):
+        hang_up(file, text)
+        state = "judging" if "slow" in text else "rolling"
+        await eventually(state, lambda: house.roster.configuration.state == state)
+        if state == "rolling":
+            await eventually("the successor spoke", lambda: any(one.status for one in house.roster.besides))
+    assert house.roster.configuration.results == {"taken": 0, "refused": 0, "given_up": 0}
+
+
+@pytest.mark.parametrize("text", ["wrong", "nonsense"])
+async def test_what_is_refused_or_cannot_be_judged_changes_nobody(tmp_path: Path, text: str) -> None:
+    """A judge that says no, and one that says nothing: the workers stay, and it is told."""
+    async with running(tmp_path) as (house, file):
+        pids = [one.pid for one in house.roster.workers.values()]
+        with capture_logs() as logs:
+            hang_up(file, text)
+            await ended(house, "refused")
+        assert [one.pid for one in house.roster.workers.values()] == pids
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == ["configuration_refused"]
+        assert not house.roster.configuration.current
+
+
+async def test_a_judge_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging has its time."""
+    monkeypatch.setattr(judge_call, "JUDGED_WITHIN_S", 0.3)
+    async with running(tmp_path, 1) as (house, file):
+        hang_up(file, "slow nowhere")
+        await ended(house, "refused")
+        assert "no answer within 0.3 s" in house.roster.configuration.why
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("mute", "not ready within 0.5 s: missing"), ("resigns nowhere", "limits: made to fail")]
+)
+async def test_a_successor_that_is_not_ready_gives_the_reload_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    """It has its time, and its word is passed on; whoever served goes on."""
+    async with running(tmp_path) as (house, file):
+        monkeypatch.setattr(crew, "READY_WITHIN_S", 0.5 if text == "mute" else 60.0)
+        pids = [one.pid for one in house.roster.workers.values()]
+        hang_up(file, text)
+        await ended(house, "given_up")
+        assert why in house.roster.configuration.why
+        assert [one.pid for one in house.roster.workers.values()] == pids
+        monkeypatch.setattr(crew, "READY_WITHIN_S", 60.0)
+        hang_up(file, "good")
+        await ended(house, "taken")
+        assert texts(house) == ["good"] * 2
+
+
+async def test_what_had_changed_changes_back(tmp_path: Path) -> None:
+    """The second slot's successor fails: the first one runs on the old configuration again."""
+    async with running(tmp_path, 3) as (house, file):
+        once = tmp_path / "once"
+        once.touch()
+        pids = [house.roster.workers[slot].pid for slot in range(3)]
+        hang_up(file, f"resigns {once}")
+        await ended(house, "given_up")
+        await eventually("all run on the first", lambda: texts(house) == ["first"] * 3)
+        now = [house.roster.workers[slot].pid for slot in range(3)]
+        assert now[0] != pids[0], "it had changed"
+        assert now[1:] == pids[1:]
+        assert house.roster.configuration.digest == digest_of(b"first")
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+async def test_a_worker_that_dies_meanwhile_is_replaced_with_what_its_slot_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slot: int
+) -> None:
+    """Whether its successor is on its way or its turn is still to come: the slot is filled, then renewed."""
+    monkeypatch.setattr(crew, "BACKOFF_S", (0.0,))
+    async with running(tmp_path) as (house, file):
+        victim = house.roster.workers[slot].pid
+        go = tmp_path / "go"
+        hang_up(file, f"slow {go}")
+        await eventually("judging", lambda: house.roster.configuration.state == "judging")
+        go.touch()
+        await eventually("a successor comes", lambda: house.roster.configuration.state == "rolling")
+        os.kill(victim, signal.SIGKILL)
+        await ended(house, "taken")
+        await eventually("both changed", lambda: texts(house) == [f"slow {go}"] * 2)
+
+
+async def test_a_file_that_changes_is_taken_by_itself_where_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--watch`: by content, once it is the same at two looks; what was refused is not judged again and again."""
+    monkeypatch.setattr(reload, "LOOK_EVERY_S", 0.05)
+    async with running(tmp_path, 1, watch=True) as (house, file):
+        file.write_bytes(b"first")  # touched, and the same
+        draft = tmp_path / "draft"
+        draft.write_bytes(b"second")
+        draft.rename(file)
+        await ended(house, "taken")
+        assert texts(house) == ["second"]
+        file.write_bytes(b"wrong")
+        await ended(house, "refused")
+        file.write_bytes(b"third")
+        await ended(house, "taken", 2)
+        assert house.roster.configuration.results["refused"] == 1
+
+
+async def test_a_file_that_is_gone_is_refused(tmp_path: Path) -> None:
+    """There is nothing to judge."""
+    async with running(tmp_path, 1) as (house, file):
+        file.unlink()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await ended(house, "refused")
+        assert house.roster.configuration.why == f"{file}: No such file or directory"
