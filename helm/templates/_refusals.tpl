@@ -10,6 +10,9 @@
 {{- if and (hasPrefix "http:" $config.public_url) (not (include "ostiary.isLoopback" $config.public_url)) }}
 config.public_url: must be https:// (plain http:// is accepted on loopback only)
 {{- end }}
+{{- if and $config.listen.tls (not (hasPrefix "https:" $config.public_url)) }}
+config.listen.tls: public_url must be https:// then, for that is where clients will come
+{{- end }}
 {{- if not (has (urlParse $config.public_url).path (list "" "/")) }}
 config.public_url: must have no path
 {{- end }}
@@ -192,7 +195,7 @@ opa.sidecar: nobody would ask it: config.policy.engine is {{ $policy.engine }}
 policy: nobody would read it: config.policy.path is not ./policy, and there is no OPA in the pod
 {{- end }}
 {{- range $name, $_ := $values.policy.data.servers }}
-{{- if not (hasKey $config.servers $name) }}
+{{- if not (or (dig "registry" "servers" "" $config) (hasKey $config.servers $name)) }}
 policy.data.servers.{{ $name }}: no such server is configured
 {{- end }}
 {{- end }}
@@ -222,6 +225,22 @@ mounts: {{ .path }} is taken
 {{- $names = append $names .name }}
 {{- $paths = append $paths .path }}
 {{- end }}
+{{- $mounted := list }}
+{{- if include "ostiary.makesBundle" .root }}{{ $mounted = append $mounted "/etc/ostiary/policy" }}{{ end }}
+{{- range $values.mounts }}{{ $mounted = append $mounted .path }}{{ end }}
+{{- range splitList "\n" (include "ostiary.files" (dict "at" "" "node" $config)) }}
+{{- if . }}
+{{- $setting := index (splitList " " .) 0 }}
+{{- $file := index (splitList " " .) 1 }}
+{{- $there := dict "is" false }}
+{{- range $mounted }}
+{{- if or (eq $file .) (hasPrefix (printf "%s/" .) $file) }}{{ $_ := set $there "is" true }}{{ end }}
+{{- end }}
+{{- if not $there.is }}
+config.{{ $setting }}: {{ $file }} is in none of mounts
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and $values.prometheusRule.enabled (not (.root.Files.Get "files/alerts.yaml")) }}
 prometheusRule.enabled: this chart holds no files/alerts.yaml
 {{- end }}
@@ -236,8 +255,9 @@ autoscaling.maxReplicas: is below minReplicas
 {{- define "ostiary.refuse.network" -}}
 {{- $config := .config -}}
 {{- $network := .root.Values.networkPolicy }}
+{{- $imported := dig "registry" "servers" "" $config }}
 {{- range $name, $_ := $network.servers }}
-{{- if not (hasKey $config.servers $name) }}
+{{- if not (or $imported (hasKey $config.servers $name)) }}
 networkPolicy.servers.{{ $name }}: no such server is configured
 {{- end }}
 {{- end }}

@@ -31,6 +31,22 @@
 {{- if or .Values.opa.sidecar (has (default "" $policy.path) (list "./policy" "policy" "/etc/ostiary/policy")) }}yes{{ end -}}
 {{- end -}}
 
+{{/* Every value below /etc/ostiary, a line each: "path value". As ostiary.variables. */}}
+{{- define "ostiary.files" -}}
+{{- $at := .at -}}
+{{- if kindIs "map" .node -}}
+{{- range $key, $value := .node -}}
+{{- include "ostiary.files" (dict "at" (empty $at | ternary $key (printf "%s.%s" $at $key)) "node" $value) -}}
+{{- end -}}
+{{- else if kindIs "slice" .node -}}
+{{- range $number, $value := .node -}}
+{{- include "ostiary.files" (dict "at" (printf "%s[%d]" $at $number) "node" $value) -}}
+{{- end -}}
+{{- else if and (kindIs "string" .node) (hasPrefix "/etc/ostiary/" (toString .node)) -}}
+{{ printf "%s %s\n" $at .node }}
+{{- end -}}
+{{- end -}}
+
 {{/* Every setting that names a variable, a line each: "path NAME". (dict "at" "" "node" …) */}}
 {{- define "ostiary.variables" -}}
 {{- $at := .at -}}
