@@ -13,16 +13,16 @@ import itertools
 import random
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
 import orjson
 
 from gateway.contract.envelope import parse_envelope
-from gateway.contract.guard import EXECUTED, RPC_ERROR, Guarded, guard_answer
+from gateway.contract.guard import Guarded, guard_answer
 from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY, encode_value
 from gateway.contract.passage import Admitted, Call, Server
 from gateway.contract.refusals import Refused
@@ -38,6 +38,7 @@ from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
 from gateway.upstream.target import Fixed, ReplicaAddress, UpstreamLimits, UpstreamTarget
+from gateway.upstream.whole import Told, Whole, read_error, result_of
 from gateway.upstream.wire import Exchange
 from gateway.wires.pem import system_context
 
@@ -62,30 +63,6 @@ _OWN = (
 SILENT_S = 600.0
 """After so long without a byte a subscription of the house's own may be to a server that is gone."""
 _FOR_EVER_S = 10 * 365 * 86400.0
-
-
-@dataclass(slots=True)
-class Whole:
-    """An answer whose body was read already: only that says whether it is one, or whether it is asked for again."""
-
-    status: int
-    replica: str
-    body: bytes
-    streaming: bool = False
-    retries: int = 0
-
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """The body, in one piece."""
-        yield self.body
-
-    def interrupt(self) -> None:
-        """Nothing is open any more."""
-
-    def release(self) -> None:
-        """Nothing is open any more."""
-
-    async def close(self) -> None:
-        """Nothing is open any more."""
 
 
 class HttpUpstream:
@@ -153,9 +130,18 @@ class HttpUpstream:
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
-        call, body = self._question(method, params)
-        sending = self._exchange(self._ring_of(server.name), request_tail(_headers_of(call), body), seat=FREE)
-        return result_of(call, *await self.ask(call, sending, self._limits.inquire_s))
+        ring, clock = self._ring_of(server.name), asyncio.get_running_loop().time
+
+        async def attempt(until: float, avoid: Collection[Replica]) -> Told:
+            call, body = self._question(method, params)
+            tail = request_tail(_headers_of(call), body)
+            sending = self._exchange(ring, tail, seat=FREE, until=until, avoid=avoid)
+            # The exchange's own time is up first: it knows which replica it was.
+            exchange, guarded = await self.ask(call, sending, until - clock() + 0.05)
+            return Told(result_of(call, exchange, guarded), exchange.replica)
+
+        told = await attempt_twice(ring, attempt, clock() + self._limits.inquire_s, self._chance)
+        return told.result
 
     async def discover(self, replica: Replica, within_s: float) -> None:
         """`server/discover` to this very replica. Raises `UpstreamFault` subclasses where it is not answered."""
@@ -252,7 +238,7 @@ class HttpUpstream:
         if connection is None:
             connected = False
             try:
-                connection = await replica.connect()
+                connection = await replica.connect(until)
                 connected = True
             finally:
                 if seat > FREE and not connected:
@@ -293,31 +279,46 @@ class HttpUpstream:
         avoid: Collection[Replica] = (),
     ) -> Exchange:
         """Send one request to the first replica that takes it; another is tried only while not one byte was sent."""
-        fault = UpstreamUnreachable("no replica is configured", sent=False)
+        fault: UpstreamUnreachable | None = None
         clock = asyncio.get_running_loop().time
         tried: Collection[Replica] = avoid
         while True:
             if not seat:
-                replica = next((one for one in ring.order_by_health(clock()) if one not in tried), None)
+                order = ring.order_by_health(clock(), again=bool(tried))
+                replica = next((one for one in order if one not in tried), None)
             else:
                 replica = ring.take(clock(), tried, dear=dear)
                 if replica is None and ring.is_full(tried):
                     replica = await ring.wait(until)
             if replica is None:
                 if not avoid:
-                    raise fault
+                    raise fault or UpstreamUnreachable("no replica is there", sent=False)
                 tried, avoid = [one for one in tried if one not in avoid], ()
                 continue
             taken = TRIAL if seat and replica.health.out else seat
+            connection = replica.take()
             try:
-                return await self.send(
-                    replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken
+                if connection is None:
+                    return await self.send(
+                        replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken
+                    )
+                exchange = connection.ask(
+                    replica.prefix + tail,
+                    replica.address.url,
+                    self._limits,
+                    notification=notification,
+                    quiet_s=quiet_s,
+                    until=until,
+                    seat=taken,
                 )
+                await exchange.head()
             except UpstreamUnreachable as refused:
                 if refused.sent:
                     raise
                 tried = [*tried, replica]
                 fault = refused
+            else:
+                return exchange
 
     async def _read_whole(self, exchange: Exchange, call: Call) -> Guarded:
         if not exchange.streaming:
@@ -353,31 +354,6 @@ def _headers_of(call: Call) -> Fields:
     """The header lines of a question of the house."""
     named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
     return (*_OWN, (b"mcp-method", call.method.encode()), *named)
-
-
-def result_of(call: Call, exchange: Exchange, guarded: Guarded) -> Mapping[str, Any]:
-    """The result of a question of the house. Raises `UpstreamInvalid` for any other answer to it."""
-    if guarded.outcome != EXECUTED:
-        detail = f"{call.method}: {guarded.outcome} {guarded.code or ''}".rstrip()
-        raise UpstreamInvalid(detail, sent=True, replica=exchange.replica, code=guarded.code)
-    return guarded.result
-
-
-async def read_error(exchange: Exchange, call: Call) -> Whole:
-    """The answer whose status says that it is an error. Raises `UpstreamInvalid` where its body is no JSON-RPC error
-    with the call's id."""
-    body = b"".join([piece async for piece in exchange.chunks()])
-    status, replica = exchange.status, exchange.replica
-    if call.envelope.id is None:
-        raise UpstreamInvalid(f"status {status} to a notification", sent=True, replica=replica, status=status)
-    try:
-        guarded = guard_answer(call, body)
-    except Refused as refused:
-        detail = f"status {status}: {refused.detail}"
-        raise UpstreamInvalid(detail, sent=True, replica=replica, status=status) from None
-    if guarded.outcome != RPC_ERROR:
-        raise UpstreamInvalid(f"status {status} with a result", sent=True, replica=replica)
-    return Whole(status, replica, body)
 
 
 def _ring(server: str, target: UpstreamTarget, limits: UpstreamLimits, rules: ServerRules, lookups: Lookups) -> Ring:

@@ -11,10 +11,11 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from gateway.lookups import Lookups
+from gateway.upstream.connection import Connection
 from gateway.upstream.health import Health, HealthRules
 from gateway.upstream.port import UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import ReplicaAddress, ReplicaRefused, Secured, UpstreamLimits, check_address
-from gateway.upstream.wire import Connection, Exchange, GivenUp
+from gateway.upstream.wire import Exchange, GivenUp
 from gateway.wires.pem import tell
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ PROBE: Final = -1
 """An exchange that asks how the replica is: what it says is the probe's to judge, and no fault of a call."""
 
 FREE: Final = 0
-"""An exchange that takes no place: the house's own questions, and subscriptions, which may last for days."""
+"""An exchange that takes no place: the house's own questions, and subscriptions, which may last for days.
+
+Nor does its end move anybody's health: an old server that answers each `ping` and no call would never be out.
+"""
 
 SEATED: Final = 1
 """One that takes a place of those that calls have."""
@@ -94,15 +98,22 @@ class Replica:
             connection.close()
         return None
 
-    async def connect(self) -> Connection:
-        """A new connection. Raises `UpstreamUnreachable` (nothing was sent), and lets the replica cool down."""
+    async def connect(self, until: float = 0.0) -> Connection:
+        """A new connection, by `until` if that is sooner than its own time, which is then the call's fault.
+
+        Raises `UpstreamUnreachable` (nothing was sent), and the replica is out; or `UpstreamTimeout`.
+        """
         if len(self._open) >= self._limits.connections:
             raise self._unreachable("too many connections are open")
         loop = asyncio.get_running_loop()
+        ends = loop.time() + self._limits.connect_s
+        short = 0.0 < until < ends
         try:
-            async with asyncio.timeout(self._limits.connect_s):
+            async with asyncio.timeout_at(until if short else ends):
                 connection = await self._reach(loop)
         except TimeoutError:
+            if short:
+                raise UpstreamTimeout("no time was left", sent=False, replica=self.address.url) from None
             raise self._refused("no connection in time") from None
         except ReplicaRefused as refused:
             raise self._refused(str(refused)) from None
@@ -171,30 +182,35 @@ class Replica:
 
     def _over(self, exchange: Exchange) -> None:
         """A request to this replica has ended, one way or the other."""
-        fault, seat, health = exchange.fault, exchange.seat, self.health
-        if seat == PROBE:
-            return
-        if fault is None:
-            if exchange.status < 500:
+        seat = exchange.seat
+        if exchange.complete and exchange.status < 500:  # nearly always
+            if seat != PROBE:
                 self.results["answered"] += 1
-                if health.faults or health.out:
+                if seat > FREE and (self.health.faults or self.health.out):
                     self.ring.answered(self, exchange.loop_time(), tried=seat == TRIAL)
-            else:
-                self.results["status_5xx"] += 1
-                self.ring.faulted(self, exchange.loop_time(), tried=seat == TRIAL)
+        elif seat != PROBE:
+            self._judge(exchange)
+        if seat > FREE:
+            self.ring.leave(self)
+
+    def _judge(self, exchange: Exchange) -> None:
+        """What a request that did not simply end well says of this replica."""
+        fault, now = exchange.fault, exchange.loop_time()
+        counts, tried = exchange.seat > FREE, exchange.seat == TRIAL
+        if fault is None and exchange.status < 500:  # the response was read, and then the stream did not end
+            self.results["answered"] += 1
+            if counts:
+                self.ring.answered(self, now, tried=tried)
         elif isinstance(fault, GivenUp):
             self.results["given_up"] += 1
-            if seat == TRIAL:
-                health.end_trial()
+            if tried:
+                self.health.end_trial()
         else:
+            status = exchange.status if fault is None else fault.status
             result = "timeout" if isinstance(fault, UpstreamTimeout) else "broken"
-            if fault.status >= 500:
-                result = "status_5xx"
-            self.results[result] += 1
-            if not 400 <= fault.status < 500:  # that one took the request for a bad one
-                self.ring.faulted(self, exchange.loop_time(), tried=seat == TRIAL)
-        if seat:
-            self.ring.leave(self)
+            self.results["status_5xx" if status >= 500 else result] += 1
+            if counts and not 400 <= status < 500:  # that one took the request for a bad one
+                self.ring.faulted(self, now, tried=tried)
 
     def _rest(self, connection: Connection, clean: bool) -> None:
         """A connection's exchange is over (`clean`: it can carry another), or the connection itself is."""

@@ -68,7 +68,7 @@ def may_repeat(fault: UpstreamFault) -> bool:
         return False  # no replica took it: all were tried
     if isinstance(fault, UpstreamUnreachable | UpstreamTimeout):
         return True
-    return isinstance(fault, UpstreamInvalid) and not 300 <= fault.status < 500
+    return isinstance(fault, UpstreamInvalid) and not fault.code and not 300 <= fault.status < 500
 
 
 async def attempt_twice(

@@ -68,21 +68,23 @@ class Ring:
     def take(self, now: float, tried: Collection[Replica] = (), *, dear: bool = False) -> Replica | None:
         """A place at the next replica, to be left again; `None` where no replica but those `tried` has one.
 
+        Only a first look is a turn: else, of two replicas, each retry would have the next call begin at the same one.
         A call that is `dear` tries none out: a person approved it, and that can't be repeated for nothing.
         """
-        self._turn = turn = (self._turn + 1) % len(self.replicas)
-        replica = self.replicas[turn]
+        if not tried:
+            self._turn = (self._turn + 1) % len(self.replicas)
+        replica = self.replicas[self._turn]
         if not replica.health.plain or replica.running >= self._most or tried:
-            found = self._look(now, turn, tried, dear=dear)
+            found = self._look(now, tried, dear=dear)
             if found is None:
                 return None
             replica = found
         replica.running += 1
         return replica
 
-    def _look(self, now: float, turn: int, tried: Collection[Replica], *, dear: bool) -> Replica | None:
+    def _look(self, now: float, tried: Collection[Replica], *, dear: bool) -> Replica | None:
         late = None
-        for replica in self.order(turn):
+        for replica in self._from_here():
             if replica in tried or replica.running >= self._most:
                 continue
             health = replica.health
@@ -99,16 +101,15 @@ class Ring:
             late = min(rest, key=lambda one: one.health.until, default=None)
         return late
 
-    def order(self, turn: int | None = None) -> list[Replica]:
-        """All replicas from the next in turn on."""
-        if turn is None:
-            self._turn = turn = (self._turn + 1) % len(self.replicas)
-        return [*self.replicas[turn:], *self.replicas[:turn]]
+    def _from_here(self) -> list[Replica]:
+        return [*self.replicas[self._turn :], *self.replicas[: self._turn]]
 
-    def order_by_health(self, now: float) -> list[Replica]:
-        """The same: those that a call may go to, then the others, and those without room last."""
+    def order_by_health(self, now: float, *, again: bool = False) -> list[Replica]:
+        """All replicas: those that a call may go to, then the others, and those without room last."""
+        if not again:
+            self._turn = (self._turn + 1) % len(self.replicas)
         return sorted(
-            self.order(),
+            self._from_here(),
             key=lambda one: (
                 one.running >= self._most,
                 one.health.out and not one.health.is_due(now),

@@ -22,9 +22,10 @@ import structlog
 from gateway.contract.passage import Call, Envelope
 from gateway.contract.past import Welcome, introduction, read_session_id, read_welcome
 from gateway.contract.refusals import Refused
-from gateway.upstream.http import CLIENT_INFO, HttpUpstream, request_tail, result_of
+from gateway.upstream.http import CLIENT_INFO, HttpUpstream, request_tail
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.replicas import Replica
+from gateway.upstream.whole import result_of
 from gateway.upstream.wire import Exchange
 
 Who = tuple[str, ...]

@@ -1,18 +1,13 @@
-"""One connection and the one exchange on it: bytes out once, an answer in as it comes, under limits.
+"""One exchange on a connection: an answer in as it comes, under limits of size and time.
 
-A connection carries one exchange at a time and is used again only after an answer that ended exactly where its
-framing says. Whether a byte of a request may have left is known, not guessed: `Connection.ask` alone writes.
+Its framing says where it ends, one timer when it is given up, and it tells its connection once that it is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
-from collections.abc import AsyncGenerator, Callable
-from select import POLLERR, POLLHUP, POLLIN, poll
-from ssl import SSLContext
-from typing import Any, cast
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
 
 import httptools
 
@@ -20,6 +15,9 @@ from gateway.upstream.head import HeadRefused, Kind, accept_head, is_framed
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamLimits
 from gateway.wires.pem import tell
+
+if TYPE_CHECKING:
+    from gateway.upstream.connection import Connection
 
 RELEASED_S = 1.0
 """How long a stream whose response was read may take to end by itself."""
@@ -316,118 +314,3 @@ class Exchange:
             self._fault = GivenUp("the request was given up", sent=True, replica=self.replica)
             self._pieces.clear()
             self._end()
-
-
-def notice_the_dead(sock: socket.socket) -> None:
-    """Have the kernel ask a silent replica whether it is there: one that is gone is known within 75 s.
-
-    On a subscription nothing else would tell, for it may be silent for days.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-
-class Connection(asyncio.BufferedProtocol):
-    """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs.
-
-    `over` is told of each exchange once, when it has ended. `context` is what its TLS began with, where there is any.
-
-    `room` is where bytes are read into. All connections of a loop may share it: what was read is taken at once, and
-    its size is the most that one read can add to what waits for a reader.
-    """
-
-    __slots__ = ("_exchange", "_poll", "_room", "context", "idle_since", "loop", "over", "rest", "transport")
-
-    transport: asyncio.Transport
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        rest: Callable[[Connection, bool], None],
-        over: Callable[[Exchange], None],
-        room: memoryview,
-        context: SSLContext | None = None,
-    ) -> None:
-        self.context = context
-        self._room = room
-        self.loop = loop
-        self.rest = rest
-        self.over = over
-        self.idle_since = 0.0
-        self._exchange: Exchange | None = None
-        self._poll = poll()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected (and, with TLS, the certificate verified)."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        sock = transport.get_extra_info("socket")
-        notice_the_dead(sock)
-        self._poll.register(sock.fileno(), POLLIN | POLLHUP | POLLERR)
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where the next read goes."""
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes of the replica; without an exchange nobody asked for them."""
-        if self._exchange is not None:
-            self._exchange.feed(self._room[:nbytes])
-        else:
-            self.close()
-
-    def eof_received(self) -> bool:
-        """A half-closed connection is a closed one."""
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
-        if self._exchange is not None:
-            self._exchange.lost(exc)
-        else:
-            self.rest(self, False)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether the socket is open and the kernel knows of nothing that came or ended on it."""
-        return not self.transport.is_closing() and not self._poll.poll(0)
-
-    def ask(
-        self,
-        request: bytes,
-        replica: str,
-        limits: UpstreamLimits,
-        *,
-        notification: bool = False,
-        quiet_s: float = 0.0,
-        until: float = 0.0,
-        seat: int = 0,
-    ) -> Exchange:
-        """Send one whole request. From here on, its bytes may have left. `until`: by when it is answered."""
-        self._exchange = exchange = Exchange(
-            self,
-            replica,
-            limits,
-            notification=notification,
-            quiet_s=quiet_s or limits.quiet_s,
-            until=until,
-            seat=seat,
-        )
-        self.transport.write(request)
-        return exchange
-
-    def ended(self, *, clean: bool) -> None:
-        """The exchange is over. A connection that is not clean, or whose request was not read, is closed at once."""
-        self._exchange = None
-        if clean and not self.transport.is_closing() and self.transport.get_write_buffer_size() == 0:
-            self.idle_since = self.loop.time()
-            self.rest(self, True)
-        else:
-            self.close()
-
-    def close(self) -> None:
-        """Close the socket without waiting for anything."""
-        self.transport.abort()
-        self.rest(self, False)

@@ -326,6 +326,23 @@ async def test_what_breaks_is_not_sent_again(
     assert len(past.ran) == 1
 
 
+async def test_a_server_that_answers_each_ping_and_no_call_is_out(past: PastServer, connect: Open) -> None:
+    """UPS-08: each of its five calls was sent once, whatever the `ping` before it said; then the other one serves."""
+    well = PastServer()
+    async with ScriptedUpstream(past) as one, ScriptedUpstream(well) as two:
+        upstream = connect(one, two, sessions=NOW)
+
+        async def broken(exchange: Exchange) -> None:
+            past.ran.append(exchange.id)
+            exchange.reset()
+
+        past.hooks["tools/call"] = broken
+        found = [await asyncio.gather(told(upstream, ask()), return_exceptions=True) for _ in range(20)]
+        faults = [one for (one,) in found if isinstance(one, UpstreamFault)]
+        assert len(faults) == len(past.ran) == 5
+        assert all(fault.sent for fault in faults)
+
+
 def _deaf(past: PastServer, dead: list[str], how: str) -> Callable[[Exchange], Any]:
     """A server that says in its own way that it has forgotten these sessions, and serves all others."""
 

@@ -22,6 +22,7 @@ from gateway.upstream.port import (
     Answer,
     UpstreamFault,
     UpstreamFull,
+    UpstreamInvalid,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
@@ -366,8 +367,18 @@ async def test_a_list_is_asked_for_once_more_at_another_replica(
     assert whole == result_of(1)
     assert (before.replica, before.retries) == (well.url, 1)
     assert (len(ill.seen), len(well.seen)) == (1, 1)
-    assert await ask(upstream) == ""
-    assert (len(ill.seen), len(well.seen)) == (2, 1)
+    assert [await ask(upstream) for _ in range(2)] == [well.url, ""]
+    assert (len(ill.seen), len(well.seen)) == (2, 2)
+
+
+async def test_a_retry_is_no_turn(pair: tuple[ScriptedUpstream, ScriptedUpstream], make: Make) -> None:
+    """Of two replicas, the one that breaks is asked first by every second list, and not by each of them."""
+    ill, well = pair
+    ill.script = ILL["closed"]
+    upstream = make(well, ill, health=HealthRules(faults=0))
+    for _ in range(8):
+        assert await ask(upstream, listing()) == well.url
+    assert (len(ill.seen), len(well.seen)) == (4, 8)
 
 
 @pytest.mark.parametrize("name", ["closed", "503 with nothing", "cut short"])
@@ -427,6 +438,27 @@ async def test_servers_that_all_fail_get_a_fifth_more_and_not_twice_as_many(
         assert retries["no_budget"] == pytest.approx(100 - more, abs=1)
 
 
+@pytest.mark.parametrize("name", ["closed", "hangs", "503 with nothing", "cut short"])
+async def test_the_houses_own_question_is_asked_once_more(
+    pair: tuple[ScriptedUpstream, ScriptedUpstream], make: Make, name: str
+) -> None:
+    """UPS-08: a replica that breaks costs nobody the list of tools; an answer that says no is not asked for again."""
+    ill, well = pair
+    ill.script = ILL[name]
+    upstream = make(well, ill, limits=replace(LIMITS, inquire_s=0.6))
+    for _ in range(2):
+        assert await upstream.inquire(SERVER, "tools/list", {})
+    assert (len(ill.seen), len(well.seen)) == (1, 2)
+
+    async def refuses(exchange: Exchange) -> None:
+        await exchange.send(http(200, ERROR.replace(b'"id":1', b'"id":"%s"' % str(exchange.id).encode())))
+
+    ill.script = well.script = refuses
+    with pytest.raises(UpstreamInvalid):
+        await upstream.inquire(SERVER, "tools/list", {})
+    assert len(ill.seen) + len(well.seen) == 4
+
+
 # Deadlines
 
 
@@ -474,6 +506,26 @@ async def test_a_body_that_drips_in_has_no_more_time_than_the_answer(
     with pytest.raises(UpstreamTimeout):
         await read(await upstream.forward(an_admitted()))
     assert time.monotonic() - began < 3.0
+
+
+async def test_a_deadline_that_passes_before_there_is_a_connection_sent_nothing(make: Make) -> None:
+    """A replica that drops packets may not keep a call for longer than its method has; the use goes back."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # fill the backlog, so that further handshakes are not answered
+            other = waiting.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}/mcp"
+        upstream = make(url, limits=UpstreamLimits(connect_s=20.0), deadlines={"tools/call": 0.3})
+        began = time.monotonic()
+        with pytest.raises(UpstreamTimeout) as caught:
+            await upstream.forward(an_admitted())
+        assert caught.value.sent is False
+        assert time.monotonic() - began < 10
+        assert figure(upstream, "replicas_ejected") == 0, "the call had no time; of the replica that says nothing"
+        assert upstream.rings[SERVER.name].replicas[0].running == 0
 
 
 # Names
