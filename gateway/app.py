@@ -274,10 +274,10 @@ class House:
         if attempt.outcome == DEAD:
             facts = {
                 "webhook": message.hook_id, "message": message.id, "ticket": message.ticket_id,
-                "event": message.event, "attempts": message.attempts, "why": attempt.why,
+                "attempts": message.attempts, "why": attempt.why,
             }  # fmt: skip
-            self._log.error("webhook_given_up", **facts)
-            self._sink.note(admin_record("webhook_given_up", facts=facts))
+            self._log.error("webhook_given_up", about=message.event, **facts)  # a line's own event is its name
+            self._sink.note(admin_record("webhook_given_up", facts={**facts, "event": message.event}))
 
     def _open_control(self, desk: Desk, implications: Implications) -> ControlDoor:
         """Metadata, the approvals API, the reviewer's pages, and where people sign in to them."""

@@ -20,6 +20,9 @@ ROOMS: Final = ("identify", "read", "hold", "judge", "settle", "record", "forwar
 BOUNDS: Final = (0.00025, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """Upper ends of the buckets in seconds; one more is for all that took longer."""
 
+OWN_ANSWERS: Final = frozenset({"answered", "replayed"})
+"""How requests end that the house answers by itself."""
+
 _AFTER: Final = {
     "": "identify", "identify": "read", "read": "judge", "hold": "judge", "judge": "settle", "settle": "record",
     "record": "forward", "forward": "answer", "answer": "finish",
@@ -39,7 +42,7 @@ def rooms_of(passage: Passage) -> Iterator[tuple[str, float]]:
 def server_seconds(passage: Passage) -> float | None:
     """How long the server behind had the call, from its forwarding to its last byte; `None`: it never had it."""
     left = passage.left
-    if "record" not in left or passage.outcome == "answered":
+    if "record" not in left or passage.outcome in OWN_ANSWERS:
         return None
     return left.get("answer", passage.began + passage.latency_s) - left["record"]
 

@@ -18,10 +18,11 @@ from gateway.contract.headers import METHODS, PROTOCOL_VERSION
 from gateway.contract.passage import Passage
 from gateway.contract.redaction import printable
 from gateway.contract.tracing import Lines, Span, begin_span
+from gateway.durations import OWN_ANSWERS
 
 MAX_NAME: Final = 128
 _KNOWN_TO_ITS_SERVER: Final = frozenset({"executed", "input_required", "task"})
-_WELL: Final = frozenset({"executed", "input_required", "task", "answered"})
+_WELL: Final = _KNOWN_TO_ITS_SERVER | OWN_ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def ended_spans(span: Span, passage: Passage, record: Mapping[str, Any]) -> list
         Ended(False, name, span.trace_id, span.server, span.parent, began, began + latency, own, bool(kind), why)
     ]
     left = passage.left
-    if "record" in left and passage.outcome not in {"", "answered"}:
+    if "record" in left and passage.outcome and passage.outcome not in OWN_ANSWERS:
         sent = began + int((left["record"] - passage.began) * 1e9)
         until = began + int((left["answer"] - passage.began) * 1e9) if "answer" in left else began + latency
         past = passage.server.past if passage.server is not None else ""

@@ -72,9 +72,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def a_scene(folder: Path, sample: float = 1.0) -> AsyncIterator[Scene]:
+async def a_scene(folder: Path) -> AsyncIterator[Scene]:
     with receiving() as receiver:
-        traces = {"endpoint": receiver.traces_url, "sample": sample}
+        traces = {"endpoint": receiver.traces_url}
         async with (
             ScriptedUpstream(play) as server,
             Stack(folder, {"bank": [server.url]}, changes={"telemetry": {"traces": traces}}) as stack,
@@ -138,15 +138,3 @@ async def test_a_trace_leads_from_the_caller_through_the_gateway_to_the_server(t
         total = len(scene.receiver.spans)
         assert await scene.stack.stop() == 0
         assert len(scene.receiver.spans) == total == 10, "neither the stranger nor what is not sampled made any"
-
-
-async def test_of_traces_that_begin_here_the_chosen_share_is_exported(tmp_path: Path) -> None:
-    """`sample: 0`: none of ours, and the server is told so; what a caller chose to sample is sampled."""
-    async with a_scene(tmp_path, 0.0) as scene:
-        _, trace = await scene.ask(call("read"))
-        seen = scene.server.seen[-1]
-        assert seen.values("traceparent")[0].split("-")[1::2] == [trace, "00"]
-        assert "traceparent" not in json.loads(seen.body)["params"]["_meta"]
-        _, theirs = await scene.ask(traced())
-        await scene.spans(theirs, 2)
-        assert len(scene.receiver.spans) == 2

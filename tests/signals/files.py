@@ -60,7 +60,7 @@ def metrics_of(expr: str) -> set[str]:
 
 
 def quick_rules(folder: Path) -> Path:
-    """A copy of the rules that need to hold for a second only."""
+    """A copy of the rules that need to hold for a moment only."""
     copy = folder / "alerts.yaml"
-    copy.write_text(re.sub(r"for: \w+", "for: 1s", RULES.read_text()))
+    copy.write_text(re.sub(r"for: \w+", "for: 500ms", RULES.read_text()))
     return copy
