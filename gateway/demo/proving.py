@@ -105,8 +105,10 @@ def _data(issuer_url: str) -> dict[str, Any]:
     return data
 
 
-PROVING = Place(("readonly", "payments"), "gateway.demo.proving", _data, {"payments:write": ("bank:read",)})
-"""The same bank, under the same rules, with `wait`."""
+PROVING = Place(
+    ("readonly", "payments"), "gateway.demo.proving", _data, {"payments:write": ("bank:read",)}, {"pins": "warn"}
+)
+"""The same bank, under the same rules, with `wait`; it is told where a definition is not as accepted."""
 
 
 def main() -> None:

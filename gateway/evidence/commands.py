@@ -17,12 +17,14 @@ from typing import Final, NoReturn
 import click
 import orjson
 
+from gateway.audit.keys import public_key
 from gateway.audit.place import give_up, place_of
 from gateway.config import ConfigError
 from gateway.config_file import load_settings
 from gateway.contract.redaction import printable
 from gateway.evidence.checks import CLASSES, Verdict
-from gateway.evidence.deployed import facts_of, log_from, record_since, secrets_of
+from gateway.evidence.deployed import facts_of, log_from, published_of, secrets_of
+from gateway.evidence.excerpt import record_of
 from gateway.evidence.gather import Deployment, Made, gather
 from gateway.evidence.pack import REPORT, Secretive, Unreadable
 from gateway.evidence.scrubbing import Scrubber, TooShort
@@ -74,11 +76,13 @@ def evidence(  # noqa: PLR0917 - one a parameter
 @evidence.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--digest", default="", help="The digest that was printed when the pack was made.")
+@click.option("--public-key", "keys", multiple=True, help="Who has to have signed the record in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(folder: Path, digest: str, as_json: bool) -> None:
+def verify(folder: Path, digest: str, keys: tuple[str, ...], as_json: bool) -> None:
     """Judge the pack in DIR, offline: its files, and every verdict once more."""
+    trusted = [public_key(text) for text in keys]
     try:
-        found = examine(folder, digest.lower().removeprefix("sha256:"))
+        found = examine(folder, digest.lower().removeprefix("sha256:"), trusted)
     except Unreadable as unreadable:
         give_up(str(unreadable))
     if as_json:
@@ -107,12 +111,13 @@ def _ask(ctx: click.Context, config: Path, plan_file: Path, ca: Path | None, out
         plan=plan,
         tokens=tokens_here(),
         acts=commands(plan),
+        published=published_of(settings, config, plan),
     )
     deployment = Deployment(
         site,
-        record=lambda began: record_since(place, began),
+        record=lambda query: record_of(place, query),
         log=log_from(plan.log),
-        facts=lambda: facts_of(settings, config, demo=False),
+        facts=lambda: facts_of(settings, config, place, demo=False),
         tls=ssl.create_default_context(cafile=ca) if ca else True,
     )
     return asyncio.run(gather(deployment, scrubber, out))

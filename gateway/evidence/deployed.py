@@ -1,34 +1,29 @@
-"""What a configuration says of its deployment: where it listens, where its record lies, which secrets it names."""
+"""What a configuration says of its deployment: its secrets, what it depends on, its log, what is published of it."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.audit.choosing import Broken, choose
-from gateway.audit.place import AnyChain, Place
-from gateway.audit.query import Query
-from gateway.audit.reading import Tables
-from gateway.audit.segments import list_chains
-from gateway.audit.trail import ChainOfFiles, ChainOfTable, search
-from gateway.audit.verify import verify_all
+from gateway.audit.place import Place
 from gateway.config import Settings
+from gateway.evidence.site import Plan, Published, ostiary
+from gateway.evidence.versions import dependencies_of
 from gateway.evidence.wire import REVISION
 
 MOST_LOG = 16 << 20
 """Bytes of the log that are kept."""
 
 
-def facts_of(settings: Settings, config: Path, *, demo: bool) -> dict[str, Any]:
-    """The versions of everything that this machine knows of; no secret."""
+async def facts_of(settings: Settings, config: Path, place: Place, *, demo: bool) -> dict[str, Any]:
+    """The versions of everything, each asked of itself; `""` where it did not answer. No secret."""
     database = settings.approvals.database_env or settings.approvals.database
     return {
         "url": settings.base_url,
@@ -39,7 +34,9 @@ def facts_of(settings: Settings, config: Path, *, demo: bool) -> dict[str, Any]:
         "libraries": {one.metadata["Name"].lower(): one.version for one in distributions()},
         "engine": settings.policy.engine,
         "database": urlsplit(database).scheme or "named by the environment",
-        "config_sha256": hashlib.sha256(config.read_bytes()).hexdigest(),
+        "dependencies": await dependencies_of(settings),
+        "config_sha256": hashlib.sha256(await asyncio.to_thread(config.read_bytes)).hexdigest(),
+        "record_key": place.key.public.text if place.key else "",
         "system": platform.platform(),
     }
 
@@ -49,7 +46,24 @@ def secrets_of(settings: Settings) -> Iterator[tuple[str, str]]:
     for variable in sorted(set(_variables(settings.model_dump()))):
         for value in os.environ.get(variable, "").split(","):
             if value:
-                yield variable, value
+                yield variable, value.rpartition(" ")[2]  # of a whole header what follows the scheme
+
+
+def published_of(settings: Settings, config: Path, plan: Plan) -> Published | None:
+    """The record that the plan names, beside the server that it is of."""
+    server = settings.servers.get(plan.server)
+    if plan.record is None or server is None:
+        return None
+    return Published(
+        server=plan.server,
+        config=config,
+        record=plan.record,
+        publisher=plan.publisher,
+        private=plan.private,
+        pins=settings.pins.file,
+        addresses=(settings.resource(plan.server), *server.replicas),
+        run=ostiary,
+    )
 
 
 def _variables(told: Any) -> Iterator[str]:
@@ -61,27 +75,6 @@ def _variables(told: Any) -> Iterator[str]:
     elif isinstance(told, Sequence) and not isinstance(told, str):
         for value in told:
             yield from _variables(value)
-
-
-def record_since(place: Place, began: str) -> tuple[list[dict[str, Any]], bytes]:
-    """Every chain's report, and the records since then as a selection (of a broken chain: its lines alone).
-
-    Raises `OSError`.
-    """
-    if place.database is None:
-        return _read([ChainOfFiles(path, writer) for writer, path in list_chains(place.file)], place, began)
-    with closing(Tables(place.database)) as tables:
-        return _read([ChainOfTable(tables, writer) for writer in tables.writers()], place, began)
-
-
-def _read(chains: Sequence[AnyChain], place: Place, began: str) -> tuple[list[dict[str, Any]], bytes]:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    reports = [report.as_json() | {"file": Path(report.path).name} for report in verify_all(chains)]
-    query = Query(since=began)
-    try:
-        return reports, b"".join(choose(chains, query, "jsonl", now=now, key=place.key, points=()))
-    except Broken:  # `reports` says which and where; what can still be read says what happened
-        return reports, b"".join(line for line, _ in search(chains, query, newest_first=False))
 
 
 def log_from(path: Path | None) -> Callable[[], bytes]:

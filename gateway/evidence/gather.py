@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx
 
 from gateway.evidence.checks import Verdict, judge
+from gateway.evidence.excerpt import Ours
 from gateway.evidence.judging.everything import CHECKS
 from gateway.evidence.pack import Draft, write
 from gateway.evidence.probes import NOT_ASKED
@@ -23,7 +24,7 @@ from gateway.evidence.report import render
 from gateway.evidence.scrubbing import Scrubber
 from gateway.evidence.seen import RECORD, Seen, metric
 from gateway.evidence.site import NotHere, PlanInvalid, Site
-from gateway.evidence.taking import calls, operation, scale
+from gateway.evidence.taking import calls, operation, registry, scale
 from gateway.evidence.taking.notebook import Notebook, Taking
 from gateway.evidence.wire import Client
 
@@ -40,6 +41,7 @@ STAGES: Final[Sequence[Stage]] = (
         "authorization/approved_call": calls.take_approval,
         "audit/canaries": operation.take_canaries,
         "audit/rollback": operation.take_rollback,
+        "registry": registry.take_registry,
         "scale/burst": scale.take_burst,
     },
     {"scale/broken_stream": scale.take_broken_stream},
@@ -52,8 +54,8 @@ STAGES: Final[Sequence[Stage]] = (
 Log = Callable[[], bytes]
 """What the gateway logged since the pack was begun. Raises `OSError`."""
 
-Record = Callable[[str], tuple[list[dict[str, Any]], bytes]]
-"""The record since a time -> every chain's report, and the selection. Raises `OSError`."""
+Record = Callable[[Ours], tuple[list[dict[str, Any]], bytes]]
+"""Every chain's report, and the records that are asked for. Raises `OSError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Deployment:
     site: Site
     record: Record
     log: Log
-    facts: Callable[[], Mapping[str, Any]]
+    facts: Callable[[], Awaitable[Mapping[str, Any]]]
     tls: ssl.SSLContext | bool = True
 
 
@@ -92,7 +94,7 @@ async def gather(deployment: Deployment, scrubber: Scrubber, out: Path, stages: 
         for stage in stages:
             await asyncio.gather(*(_take(book, name, taking) for name, taking in stage.items()))
     await asyncio.to_thread(_read_files, deployment, draft, began, book.broke_off)
-    facts = {**deployment.facts(), "bundle": _bundle(draft), "began": began, "broke_off": book.broke_off}
+    facts = {**await deployment.facts(), "bundle": _bundle(draft), "began": began, "broke_off": book.broke_off}
     draft.add_json("facts.json", facts)
     verdicts = judge(CHECKS, Seen(draft.files))
     report = make_report(verdicts, draft.files)
@@ -114,7 +116,7 @@ async def _take(book: Notebook, name: str, taking: Callable[[Notebook], Awaitabl
 
 def _read_files(deployment: Deployment, draft: Draft, began: str, broke_off: dict[str, str]) -> None:
     try:
-        reports, selection = deployment.record(began)
+        reports, selection = deployment.record(Ours(since=began, of=_ids(draft)))
         draft.add_json("audit/verify.json", reports)
         draft.add(RECORD, selection)
     except OSError as error:
@@ -123,6 +125,14 @@ def _read_files(deployment: Deployment, draft: Draft, began: str, broke_off: dic
         draft.add("audit/log.jsonl", deployment.log())
     except (NotHere, OSError) as error:
         broke_off["audit/log"] = str(error)
+
+
+def _ids(draft: Draft) -> frozenset[str]:
+    """The decisions, traces and tickets of all that was asked."""
+    seen = Seen(draft.files)
+    exchanges = [one for name in draft.files if seen.is_transcript(name) for one in seen.steps(name).values()]
+    tickets = {str(one.ticket.get("id")) for one in exchanges}
+    return frozenset({one.decision for one in exchanges} | {one.trace for one in exchanges} | tickets) - {"", "None"}
 
 
 def _bundle(draft: Draft) -> str:

@@ -252,7 +252,17 @@ NOT_ASKED: Final[Mapping[Refusal, str]] = {
     Refusal.REQUEST_TIMEOUT: "it takes as long as the deadline",
     Refusal.RATE_LIMITED: "it would use up a caller's allowance",
     Refusal.CALLER_BUSY: "it would take up all of a caller's room",
-    Refusal.IDEMPOTENCY_CONFLICT: "only where the deployment keeps outcomes",
+    **dict.fromkeys(
+        (
+            Refusal.IDEMPOTENCY_KEY_INVALID,
+            Refusal.IDEMPOTENCY_CONFLICT,
+            Refusal.IDEMPOTENCY_IN_FLIGHT,
+            Refusal.IDEMPOTENCY_UNKNOWN,
+            Refusal.IDEMPOTENCY_NOT_KEPT,
+            Refusal.IDEMPOTENCY_ASKED,
+        ),
+        "only where the deployment keeps outcomes",
+    ),
     Refusal.TASK_UNKNOWN: "only where a server has tasks",
     Refusal.TOOL_QUARANTINED: "a server would have to change its definitions",
     Refusal.SESSION_MISMATCH: "only where clients of earlier revisions are served",

@@ -28,6 +28,7 @@ _TOLD: Final[Mapping[str, str]] = {
     "bundle": "Policy bundle",
     "engine": "Policy engine",
     "database": "Database of approvals",
+    "record_key": "Record signed by",
     "config_sha256": "Configuration, SHA-256",
     "system": "System",
 }

@@ -145,6 +145,10 @@ class Seen:
             self._documents[name] = orjson.loads(self.raw(name))
         return self._documents[name]
 
+    def is_transcript(self, name: str) -> bool:
+        """Whether a file is one."""
+        return name.endswith(".json") and isinstance(told := self.document(name), dict) and "steps" in told
+
     def steps(self, name: str) -> dict[str, Exchange]:
         """A transcript's exchanges by the names of their steps, in order."""
         return {str(told["step"]): Exchange(told) for told in self.document(name)["steps"]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,9 @@ class Plan:
     """What may be called. `read` and `slow` are tools of `server` that change nothing, `gated` one of `gated_server`.
 
     `malformed` are arguments that the tool's schema refuses, `failing` some that its handler does, `changed` others
-    for the gated tool. `burst` calls of the slow tool are made at once. `registry` is how the registry is asked.
+    for the gated tool. `burst` calls of the slow tool are made at once; one is left
+    when it tells of its progress, or after `leave_s`. `record` is `server`'s server.json, whose
+    `publisher` is a domain or github:LOGIN; `private`: its readers share a network.
     """
 
     server: str
@@ -69,8 +72,11 @@ class Plan:
     changed: Mapping[str, Any]
     burst: int = 120
     expiry_s: float = 10.0
+    leave_s: float = 0.5
     log: Path | None = None
-    registry: Path | None = None
+    record: Path | None = None
+    publisher: str = ""
+    private: bool = False
     url: str = ""
     admin_url: str = ""
     acts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -92,7 +98,7 @@ def read_plan(path: Path) -> Plan:
     if unknown := sorted(acts.keys() - set(ACTS)):
         raise PlanInvalid(f"{path}: acts.{unknown[0]}: not one of {', '.join(ACTS)}")
     try:
-        files = {name: path.parent / told[name] for name in ("log", "registry") if told.get(name)}
+        files = {name: path.parent / told[name] for name in ("log", "record") if told.get(name)}
         plan = Plan(**told | files | {"acts": {name: tuple(words) for name, words in acts.items()}})
     except TypeError as error:
         raise PlanInvalid(f"{path}: {str(error).partition('__init__() ')[2] or error}") from None
@@ -100,6 +106,32 @@ def read_plan(path: Path) -> Plan:
         if not isinstance(getattr(plan, name), dict):
             raise PlanInvalid(f"{path}: {name}: not a mapping")
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The record of a server, who published it, the pins, and the way to `ostiary`'s own commands about them.
+
+    `run` gives how a command ended and what it printed.
+    """
+
+    server: str
+    config: Path
+    record: Path
+    publisher: str
+    private: bool
+    pins: Path
+    addresses: tuple[str, ...]
+    run: Callable[[tuple[str, ...]], Awaitable[tuple[int, str]]]
+
+    def described(self) -> dict[str, Any]:
+        """What a verdict needs to know of it."""
+        return {
+            "server": self.server,
+            "publisher": self.publisher,
+            "private": self.private,
+            "addresses": list(self.addresses),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +144,7 @@ class Site:
     plan: Plan
     tokens: Mapping[str, str]
     acts: Mapping[str, Act]
+    published: Published | None = None
 
     def token(self, actor: str) -> str:
         """An actor's token. Raises `NotHere`."""
@@ -119,10 +152,15 @@ class Site:
             raise NotHere(f"{TOKENS[actor]} is not set")
         return self.tokens[actor]
 
+    def require(self, *names: str) -> None:
+        """Nothing is broken that can't be mended: raises `NotHere` for the first act that the plan lacks."""
+        for name in names:
+            if name not in self.acts:
+                raise NotHere(f"the plan has no acts.{name}")
+
     async def act(self, name: str) -> bytes:
         """Do it. Raises `NotHere` or `PlanInvalid`."""
-        if name not in self.acts:
-            raise NotHere(f"the plan has no acts.{name}")
+        self.require(name)
         return await self.acts[name]()
 
     def endpoint(self, server: str) -> str:
@@ -193,6 +231,22 @@ def commands(plan: Plan) -> dict[str, Act]:
 def tokens_here() -> dict[str, str]:
     """The tokens that are in the environment, by actor."""
     return {actor: token for actor, variable in TOKENS.items() if (token := os.environ.get(variable, "").strip())}
+
+
+async def ostiary(words: tuple[str, ...]) -> tuple[int, str]:
+    """Run another command of this installation, with this environment."""
+    command = (sys.executable, "-m", "gateway.cli", *words)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(ACT_S):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise NotHere(f"ostiary {words[0]}: took longer than {ACT_S:.0f} s") from None
+    return process.returncode or 0, said[:MOST_SAID].decode(errors="replace")
 
 
 def lines_of(said: bytes) -> list[dict[str, Any]]:

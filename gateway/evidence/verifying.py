@@ -12,11 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from gateway.audit.checkpoints import VerifyKey
 from gateway.evidence.checks import CLASSES, Verdict, judge
+from gateway.evidence.excerpt import judge_record
 from gateway.evidence.gather import make_report
 from gateway.evidence.judging.everything import CHECKS
 from gateway.evidence.pack import MANIFEST, REPORT, compare, read
-from gateway.evidence.seen import Seen, Unproven
+from gateway.evidence.seen import RECORD, Seen, Unproven
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,20 @@ def describe(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def examine(folder: Path, digest: str = "") -> Examined:
-    """Judge a pack; `digest` is what it has to have, where that is known. Raises `pack.Unreadable`."""
+def examine(folder: Path, digest: str = "", trusted: Sequence[VerifyKey] = ()) -> Examined:
+    """Judge a pack. Raises `pack.Unreadable`.
+
+    `digest` is what it has to have, where that is known; one of `trusted` has to have signed the record in it, where
+    there are any.
+    """
     files, wrong = read(folder)
     found = hashlib.sha256(files.get(MANIFEST, b"")).hexdigest()
     if digest and digest != found:
         wrong.append(f"{MANIFEST}: its digest is {found}, not {digest}")
     manifest, differing = compare(files)
     wrong += differing
+    if trusted and (finding := judge_record(files.get(RECORD, b""), trusted).finding):
+        wrong.append(f"{RECORD}: {finding.why}")
     kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT}}
     verdicts = judge(CHECKS, Seen(kept))
     if manifest:

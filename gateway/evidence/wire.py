@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import secrets
 import ssl
 import time
@@ -28,6 +29,7 @@ MOST_KEPT: Final = 262_144
 
 ANSWER_S: Final = 30.0
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "set-cookie", "proxy-authorization"})
+_NAMES: Final = re.compile(r"\[(?:token|canary) [a-z ]+\]")
 _NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"} | dict.fromkeys(
     ("tasks/get", "tasks/cancel", "tasks/update"), "taskId"
 )
@@ -112,9 +114,9 @@ class Client:
     async def send(
         self, request: Request, *, leave_after: bytes = b"", leave_s: float = 0, begun: asyncio.Event | None = None
     ) -> dict[str, Any]:
-        """Send it -> the exchange. `leave_after`: go away once the body holds these bytes, or after `leave_s`.
+        """Send it -> the exchange. `leave_after`: go away once the body holds these bytes.
 
-        `begun` is set when the answer's body begins.
+        Or, with `leave_s`, so long after it was sent. `begun` is set when the answer's body begins.
         """
         mark = secrets.token_hex(16)
         told: dict[str, Any] = {"trace": mark, "began_ms": self._now(), "sent_ms": None, "answer": None, "fault": ""}
@@ -122,12 +124,14 @@ class Client:
         async def watch(event: str, _info: Mapping[str, Any]) -> None:
             if event == "http11.send_request_body.complete":
                 told["sent_ms"] = self._now()
+                if leave_s:
+                    limit.reschedule(asyncio.get_running_loop().time() + leave_s)
 
         headers = {**request.headers, "traceparent": f"00-{mark}-{secrets.token_hex(8)}-01"}
         body, kept = bytearray(), hashlib.sha256()
         size = 0
         try:
-            async with asyncio.timeout(leave_s or ANSWER_S), self._http.stream(
+            async with asyncio.timeout(ANSWER_S) as limit, self._http.stream(
                 request.verb,
                 request.url,
                 headers=headers,
@@ -145,7 +149,7 @@ class Client:
                         told["fault"] = "left"
                         break
         except TimeoutError:
-            told["fault"] = "left" if leave_s else "no answer in time"
+            told["fault"] = "left" if leave_s and told["sent_ms"] else "no answer in time"
         except httpx.HTTPError as error:
             told["fault"] = type(error).__name__
         told["ended_ms"] = self._now()
@@ -167,7 +171,7 @@ class Client:
         """Credentials go by their names alone; all others are searched like any text."""
         cleaned = {name.lower(): self.scrubber.clean(value) for name, value in headers.items()}
         return {
-            name: value if name not in _SECRET_HEADERS or "[" in value else "[redacted]"
+            name: " ".join(_NAMES.findall(value)) or "[redacted]" if name in _SECRET_HEADERS else value
             for name, value in cleaned.items()
         }
 

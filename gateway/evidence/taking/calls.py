@@ -51,7 +51,9 @@ async def take_cancellation(book: Notebook) -> None:
     """Go away while a call runs; the next one is answered."""
     transcript = book.transcript("wire/cancellation.json")
     await transcript.ask("good", book.site.read())
-    await transcript.ask("left", book.site.slow(), leave_after=b"notifications/progress", leave_s=2.0)
+    await transcript.ask(
+        "left", book.site.slow(), leave_after=b"notifications/progress", leave_s=book.site.plan.leave_s
+    )
     await transcript.ask("good again", book.site.read())
 
 

@@ -79,15 +79,17 @@ async def take_rollback(book: Notebook) -> None:
 
         return is_so
 
+    site.require("break_policy", "change_policy", "restore_policy")
     first = await look("before")
-    for act, step, current, same in (
-        ("break_policy", "broken", False, True),
-        ("change_policy", "changed", True, False),
-        ("restore_policy", "rolled back", True, True),
-    ):
-        await site.act(act)
-        await book.until(judged_by(current, first, same), act)
-        await look(step)
+    try:
+        for act, step, current in (("break_policy", "broken", False), ("change_policy", "changed", True)):
+            await site.act(act)
+            await book.until(judged_by(current, first, not current), act)
+            await look(step)
+    finally:
+        await site.act("restore_policy")
+    await book.until(judged_by(True, first, True), "restore_policy")
+    await look("rolled back")
 
 
 def _revisions(text: str) -> set[str]:
@@ -97,14 +99,17 @@ def _revisions(text: str) -> set[str]:
 async def take_drain(book: Notebook) -> None:
     """A gateway is told to stop while a call runs in it; then it is there again."""
     site, transcript = book.site, book.transcript("audit/drain.json")
+    site.require("drain", "start")
     await transcript.ask("ready", site.admin("/readyz"))
     begun = asyncio.Event()
     running = asyncio.create_task(book.client.send(site.slow(), begun=begun))
     with contextlib.suppress(TimeoutError):  # one that streams nothing was sent long ago by then
         await asyncio.wait_for(begun.wait(), 1.0)
-    await asyncio.gather(_watch(book, transcript.add), site.act("drain"))
-    transcript.add("call", await running)
-    await site.act("start")
+    try:
+        await asyncio.gather(_watch(book, transcript.add), site.act("drain"))
+        transcript.add("call", await running)
+    finally:
+        await site.act("start")
     await transcript.ask("ready again", site.admin("/readyz"))
     await transcript.ask("next", site.read())
 

@@ -20,19 +20,25 @@ async def take_burst(book: Notebook) -> None:
 async def take_broken_stream(book: Notebook) -> None:
     """A stream that breaks off; the client makes the call anew."""
     transcript = book.transcript("scale/broken_stream.json")
-    await book.site.act("break_stream")
-    await transcript.ask("broken", book.site.slow())
-    await transcript.ask("retried", book.site.slow())
-    await book.site.act("mend_replicas")
+    book.site.require("break_stream", "mend_replicas")
+    try:
+        await book.site.act("break_stream")
+        await transcript.ask("broken", book.site.slow())
+        await transcript.ask("retried", book.site.slow())
+    finally:
+        await book.site.act("mend_replicas")
 
 
 async def take_lost_replica(book: Notebook) -> None:
     """A replica that dies once it has the call; what arrived at the replicas is asked of them, not of the gateway."""
     transcript = book.transcript("scale/sent_once.json")
+    book.site.require("lose_replica", "mend_replicas", "arrivals")
     await transcript.ask("good", book.site.read())
-    await book.site.act("lose_replica")
-    lost = await transcript.ask("lost", book.site.read())
-    await transcript.ask("next", book.site.read())
-    await book.site.act("mend_replicas")
+    try:
+        await book.site.act("lose_replica")
+        lost = await transcript.ask("lost", book.site.read())
+        await transcript.ask("next", book.site.read())
+    finally:
+        await book.site.act("mend_replicas")
     arrived = [line for line in lines_of(await book.site.act("arrivals")) if line.get("trace") == lost["trace"]]
     book.draft.add("scale/arrivals.jsonl", b"".join(orjson.dumps(line) + b"\n" for line in arrived))
