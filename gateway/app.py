@@ -36,7 +36,14 @@ from gateway.contract.identity import Implications, close_implications
 from gateway.contract.record import Redactor, admin_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.stream import StreamLimits
-from gateway.control import ControlDoor, add_metadata, is_control_path, metadata_documents, switch
+from gateway.control import (
+    ControlDoor,
+    add_metadata,
+    is_control_path,
+    metadata_documents,
+    statement_documents,
+    switch,
+)
 from gateway.definitions import Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
@@ -285,7 +292,8 @@ class House:
         foresight = Foresight(self._corridor, plan.servers)
         reception = Reception(self._corridor, plan.approvals)
         api = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
-        add_metadata(api, metadata_documents(plan.servers.values(), plan.approvals))
+        documents = metadata_documents(plan.servers.values(), plan.approvals)
+        add_metadata(api, {**documents, **statement_documents(plan.statement_keys)})
         sign_in = self._open_sign_in(implications, reception)
         visitors = None if sign_in is None else sign_in.visitors
         pages = reception.review_pages(desk, foresight, visitors, settings.base_url)

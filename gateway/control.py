@@ -20,6 +20,7 @@ from gateway.contract.identity import resource_metadata
 from gateway.contract.passage import Identity, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.framing import DOOR
+from gateway.wires.statements import StatementKey, jwk_set
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -73,6 +74,16 @@ def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[
         )
         for server in (*servers, approvals)
     }
+
+
+STATEMENT_KEYS = "/.well-known/ostiary/jwks.json"
+"""Where servers find the keys of the statements of who calls, if any are made: public keys, so metadata."""
+
+
+def statement_documents(keys: Iterable[StatementKey]) -> Mapping[str, bytes]:
+    """Path -> the key set, where there are keys."""
+    found = tuple(keys)
+    return {STATEMENT_KEYS: jwk_set(found)} if found else {}
 
 
 def add_metadata(app: FastAPI, documents: Mapping[str, bytes]) -> None:

@@ -25,6 +25,7 @@ from gateway.tokens import IssuerSettings
 from gateway.upstream.target import UpstreamTarget, check_replica_url
 from gateway.webhooks import Webhook, make_webhook
 from gateway.wires.pem import Files
+from gateway.wires.statements import StatementKey, Stating, read_statement_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Plan:
     door: DoorLimits
     webhooks: tuple[Webhook, ...] = ()
     wires: tuple[Files, ...] = ()
+    statement_keys: tuple[StatementKey, ...] = ()
     digest: str = ""
     """SHA-256 of the configuration's text, where it is one that a supervisor handed over."""
 
@@ -91,12 +93,25 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
     where = f"servers.{name}"
     try:
         replicas = tuple(check_replica_url(url) for url in server.replicas)
+        stating = None
+        if server.forward_identity is not None:
+            own = (settings.base_url, settings.resource(name))
+            stating = Stating(server.forward_identity.header, _statement_keys(settings, name), *own)
         if server.credentials is None:
-            return UpstreamTarget(replicas)
+            return UpstreamTarget(replicas, stating=stating)
         value = settings.secret(server.credentials.value_env, f"{where}.credentials.value_env")
-        return UpstreamTarget(replicas, server.credentials.header, value)
+        return UpstreamTarget(replicas, server.credentials.header, value, stating=stating)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _statement_keys(settings: Settings, name: str) -> tuple[StatementKey, ...]:
+    """What signs the statements of who calls to a server; none where it gets none."""
+    stated = settings.servers[name].forward_identity
+    if stated is None:
+        return ()
+    text = settings.secret(stated.key_env, f"servers.{name}.forward_identity.key_env")
+    return read_statement_keys(text, stated.key_env)
 
 
 def _wires(settings: Settings) -> tuple[Files, ...]:
@@ -264,4 +279,5 @@ def make_plan(settings: Settings) -> Plan:
         ),
         webhooks=_webhooks(settings),
         wires=_wires(settings),
+        statement_keys=tuple(key for name in settings.servers for key in _statement_keys(settings, name)),
     )

@@ -17,8 +17,16 @@ SOON_S: Final = 30 * DAY_S
 
 
 def look_at_wires(plan: Plan) -> list[Finding]:
-    """Every place where certificates are shown or asked for. Files are read; nobody is connected to."""
-    return [finding for files in plan.wires for finding in _look(plan, files)]
+    """Every place where certificates are shown or asked for. Files are read; nobody is connected to.
+
+    And whom the gateway tells who calls: a server that is told less than one thinks authorises nobody.
+    """
+    told = [
+        Finding("statements", True, f"{name} is told who calls, in {target.stating.header}")
+        for name, target in sorted(plan.targets.items())
+        if target.stating is not None
+    ]
+    return [finding for files in plan.wires for finding in _look(plan, files)] + told
 
 
 def _look(plan: Plan, files: Files) -> Iterator[Finding]:

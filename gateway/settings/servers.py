@@ -28,7 +28,7 @@ from gateway.settings.kinds import (
     SecureUrl,
 )
 from gateway.settings.replicas import Deadlines, HealthSettings, LoadSettings, RetrySettings
-from gateway.settings.wires import TlsSettings
+from gateway.settings.wires import ForwardIdentity, TlsSettings
 
 IN_REGISTRY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9._-]+@[^@/\\]+")
 
@@ -57,6 +57,10 @@ class PublishedAs(Group):
         return None if IN_REGISTRY.fullmatch(self.record) else Path(self.record)
 
 
+STATED_QUEUE_S = 30
+"""How long a call may wait for a place with a statement of who calls that is good for a minute."""
+
+
 class ServerSettings(Group):
     """A fronted MCP server."""
 
@@ -69,6 +73,7 @@ class ServerSettings(Group):
     allowed_origins: tuple[Origin, ...] = ()
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
+    forward_identity: ForwardIdentity | None = None
     methods: tuple[ExtensionMethod, ...] = ()
     extensions: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     arguments: Arguments = "declared"
@@ -95,6 +100,8 @@ class ServerSettings(Group):
             raise ValueError("health.probe: no server of an earlier revision knows server/discover")
         if self.tls is not None and not all(replica.startswith("https:") for replica in self.replicas):
             raise ValueError("tls: is for https:// replicas")
+        if self.forward_identity is not None and self.load.queue_s > STATED_QUEUE_S:
+            raise ValueError(f"load.queue_s: at most {STATED_QUEUE_S} with forward_identity, which is good for 60 s")
         return self
 
 

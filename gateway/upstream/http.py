@@ -37,17 +37,11 @@ from gateway.upstream.port import (
 from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
-from gateway.upstream.target import Fixed, ReplicaAddress, UpstreamLimits, UpstreamTarget
+from gateway.upstream.target import NEVER_FORWARDED, Fixed, ReplicaAddress, UpstreamLimits, UpstreamTarget
 from gateway.upstream.whole import Told, Whole, read_error, result_of
 from gateway.upstream.wire import Exchange
 from gateway.wires.pem import system_context
-
-NEVER_FORWARDED = frozenset(
-    b"authorization cookie cookie2 host connection keep-alive proxy-connection te trailer transfer-encoding upgrade"
-    b" content-length content-encoding accept-encoding expect forwarded via x-real-ip mcp-session-id last-event-id"
-    b" origin referer".split()
-)
-"""Fields of the caller's that no server sees; besides those that start with `proxy-` or `x-forwarded-`."""
+from gateway.wires.statements import Stating
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
@@ -84,6 +78,7 @@ class HttpUpstream:
             name: _ring(name, target, self._limits, rules.get(name, ServerRules()), lookups)
             for name, target in targets.items()
         }
+        self._stating = {name: target.stating for name, target in targets.items() if target.stating is not None}
         self._numbers = itertools.count(1)
         self._nonce = secrets.token_hex(8)
 
@@ -95,18 +90,17 @@ class HttpUpstream:
     async def forward(self, admitted: Admitted) -> Answer:
         """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""
         call, ring = admitted.call, self._ring_of(admitted.server.name)
-        tail = request_tail(admitted.headers, admitted.body)
         if call.kind == "subscription":
-            exchange = await self._exchange(ring, tail, seat=FREE, quiet_s=_FOR_EVER_S)
+            exchange = await self._exchange(ring, self._tail(admitted), seat=FREE, quiet_s=_FOR_EVER_S)
         else:
             within_s = ring.rules.deadlines.get(call.method, self._limits.answer_s)
             until = asyncio.get_running_loop().time() + within_s
             if admitted.repeatable:
-                attempt = functools.partial(self._attempt, ring, call, tail)
+                attempt = functools.partial(self._attempt, ring, admitted)
                 return await attempt_twice(ring, attempt, until, self._chance)
             exchange = await self._exchange(
                 ring,
-                tail,
+                self._tail(admitted),
                 notification=call.envelope.id is None,
                 quiet_s=self._limits.quiet_s,
                 until=until,
@@ -116,13 +110,24 @@ class HttpUpstream:
             return exchange
         return await read_error(exchange, call)
 
+    def _tail(self, admitted: Admitted) -> bytes:
+        """What is sent of an admitted call behind the prefix of its replica."""
+        stating = self._stating.get(admitted.server.name)
+        own = b"" if stating is None else stating.of_call(admitted, admitted.body)
+        return request_tail(admitted.headers, admitted.body, own)
+
+    def stating_to(self, server: str) -> Stating | None:
+        """Who tells this server of its callers, if anybody does."""
+        return self._stating.get(server)
+
     async def _attempt(
-        self, ring: Ring, call: Call, tail: bytes, until: float, avoid: Collection[Replica] = ()
+        self, ring: Ring, admitted: Admitted, until: float, avoid: Collection[Replica] = ()
     ) -> Exchange | Whole:
         """One attempt at a repeatable call; an answer that is no stream is read whole, because it may break."""
+        tail = self._tail(admitted)
         exchange = await self._exchange(ring, tail, quiet_s=self._limits.quiet_s, until=until, avoid=avoid)
         if exchange.status not in (200, 202):
-            return await read_error(exchange, call)
+            return await read_error(exchange, admitted.call)
         if exchange.streaming:
             return exchange
         body = b"".join([piece async for piece in exchange.chunks()])
@@ -134,7 +139,7 @@ class HttpUpstream:
 
         async def attempt(until: float, avoid: Collection[Replica]) -> Told:
             call, body = self._question(method, params)
-            tail = request_tail(_headers_of(call), body)
+            tail = self._own_tail(server.name, call, body)
             sending = self._exchange(ring, tail, seat=FREE, until=until, avoid=avoid)
             # The exchange's own time is up first: it knows which replica it was.
             exchange, guarded = await self.ask(call, sending, until - clock() + 0.05)
@@ -146,10 +151,8 @@ class HttpUpstream:
     async def discover(self, replica: Replica, within_s: float) -> None:
         """`server/discover` to this very replica. Raises `UpstreamFault` subclasses where it is not answered."""
         call, body = self._question("server/discover", {})
-        result_of(
-            call,
-            *await self.ask(call, self.send(replica, request_tail(_headers_of(call), body), seat=PROBE), within_s),
-        )
+        tail = self._own_tail(replica.ring.server, call, body)
+        result_of(call, *await self.ask(call, self.send(replica, tail, seat=PROBE), within_s))
 
     async def check(self, replica: Replica, path: str) -> int:
         """GET a path of this very replica, without a credential -> the status. Raises `UpstreamFault` subclasses."""
@@ -166,7 +169,7 @@ class HttpUpstream:
     async def listen(self, server: Server, wanted: Mapping[str, bool]) -> tuple[Call, Answer]:
         """See the port."""
         call, body = self._question("subscriptions/listen", {"notifications": wanted})
-        tail = request_tail(_headers_of(call), body)
+        tail = self._own_tail(server.name, call, body)
         exchange = await self._exchange(self._ring_of(server.name), tail, seat=FREE, quiet_s=SILENT_S)
         if exchange.status == 200 and exchange.streaming:
             return replace(call, kind="subscription"), exchange
@@ -335,6 +338,12 @@ class HttpUpstream:
         if stream.final is None:
             raise UpstreamInvalid(stream.fault, sent=True, replica=exchange.replica)
         return stream.final
+
+    def _own_tail(self, server: str, call: Call, body: bytes) -> bytes:
+        """The same of a question of the house, in which it speaks for itself."""
+        stating = self._stating.get(server)
+        own = b"" if stating is None else stating.of_question(body, str(call.envelope.id), call.method, call.name)
+        return request_tail(_headers_of(call), body, own)
 
     def _question(self, method: str, params: Mapping[str, Any]) -> tuple[Call, bytes]:
         """The house's own request, with all that the revision asks of one."""

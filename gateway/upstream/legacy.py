@@ -251,7 +251,9 @@ class LegacyUpstream:
         answer: PastAnswer | None = None
         try:
             asked = call_of_the_past(admitted, request_id)
-            tail = request_tail(headers_of_the_past(admitted.headers), asked.envelope.raw, session.lines)
+            body, stating = asked.envelope.raw, self._http.stating_to(admitted.server.name)
+            own = session.lines if stating is None else session.lines + stating.of_call(admitted, body)
+            tail = request_tail(headers_of_the_past(admitted.headers), body, own)
             exchange = await self._http.send_seated(
                 session.replica, tail, call.method, notification=notification, quiet_s=self._limits.quiet_s
             )

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import structlog
 
-from gateway.contract.passage import Call, Envelope
+from gateway.contract.passage import Call, Envelope, Identity
 from gateway.contract.past import Welcome, introduction, read_session_id, read_welcome
 from gateway.contract.refusals import Refused
 from gateway.upstream.http import CLIENT_INFO, HttpUpstream, request_tail
@@ -114,7 +114,20 @@ class Sessions:
 
     def ask_in(self, session: Session, call: Call) -> Coroutine[Any, Any, Exchange]:
         """The sending of a question of the house in a session."""
-        return self._http.send(session.replica, request_tail(_JSON, call.envelope.raw, session.lines))
+        body = call.envelope.raw
+        own = session.lines + self.state(session.key, body, str(call.envelope.id), call.method)
+        return self._http.send(session.replica, request_tail(_JSON, body, own))
+
+    def state(self, key: _Key, body: bytes, request_id: str, method: str) -> bytes:
+        """The line that tells the server whose session it is, where it is told of its callers at all."""
+        stating = self._http.stating_to(key[0])
+        if stating is None:
+            return b""
+        who = None
+        if key[2]:
+            issuer, subject, tenant, client_id = key[2]
+            who = Identity(issuer, subject, client_id, tenant)
+        return stating.of_question(body, request_id, method, who=who)
 
     def welcome_of(self, session: Session) -> Welcome:
         """What the session's replica said when one was last opened there."""
@@ -228,7 +241,8 @@ class Sessions:
         """`initialize`, then `notifications/initialized`. Raises `UpstreamFault` subclasses."""
         limits, http = self._limits, self._http
         call = self.question("initialize", introduction(self._versions[key[0]], CLIENT_INFO))
-        sending = http.send(replica, request_tail(_JSON, call.envelope.raw))
+        own = self.state(key, call.envelope.raw, str(call.envelope.id), call.method)
+        sending = http.send(replica, request_tail(_JSON, call.envelope.raw, own))
         exchange, guarded = await http.ask(call, sending, limits.initialize_s)
         result = result_of(call, exchange, guarded)
         try:
@@ -281,12 +295,15 @@ class Sessions:
             self._run_errand(session.key[0], self._delete(session))
 
     async def _delete(self, session: Session) -> None:
-        await _drain(await self._http.send(session.replica, request_tail((), b"", session.lines), verb=b"DELETE"))
+        own = session.lines + self.state(session.key, b"", self.new_id(), "DELETE")
+        await _drain(await self._http.send(session.replica, request_tail((), b"", own), verb=b"DELETE"))
 
     async def _tell(self, session: Session, method: str, params: Mapping[str, Any]) -> None:
         """A notification. One that is answered with any 2xx was taken."""
         message = {"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}
-        tail = request_tail(_JSON, orjson.dumps(message), session.lines)
+        body = orjson.dumps(message)
+        own = session.lines + self.state(session.key, body, self.new_id(), method)
+        tail = request_tail(_JSON, body, own)
         try:
             exchange = await self._http.send(session.replica, tail, notification=True)
             await _drain(exchange)

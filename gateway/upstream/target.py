@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from gateway.wires.statements import Stating
+
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _PATH = re.compile(r"/[!$&'()*+,;=:@/?._~%0-9A-Za-z-]*")
@@ -34,6 +36,16 @@ _METADATA = frozenset(
 _CREDENTIAL_NEVER = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "content-type", "accept", "accept-encoding", "te"}
 )
+
+NEVER_FORWARDED = frozenset(
+    b"authorization cookie cookie2 host connection keep-alive proxy-connection te trailer transfer-encoding upgrade"
+    b" content-length content-encoding accept-encoding expect forwarded via x-real-ip mcp-session-id last-event-id"
+    b" origin referer".split()
+)
+"""Fields of the caller's that no server sees; besides those that start with `proxy-` or `x-forwarded-`."""
+
+_STATED_NEVER = ("mcp-", "proxy-", "x-forwarded-", "content-", "sec-", "access-control-")
+_TRACE = frozenset({"traceparent", "tracestate", "baggage"})
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -157,17 +169,20 @@ class UpstreamTarget:
     """One fronted server: its replicas and the gateway's own credential towards it.
 
     `credential_header` is empty where there is none. `tls` verifies the replicas' certificates; `None` is the
-    system's trust store. The credential is not part of the repr.
+    system's trust store. `stating`: who tells the server of its callers. The credential is not part of the repr.
     """
 
     replicas: tuple[ReplicaAddress, ...]
     credential_header: str = ""
     credential_value: str = ""
     tls: Secured | None = None
+    stating: Stating | None = None
 
     def __post_init__(self) -> None:
         if not self.replicas:
             raise ReplicaRefused("a server has at least one replica")
+        if self.stating is not None:
+            self._check_header(self.stating.header)
         if not self.credential_header:
             return
         if not _TOKEN.fullmatch(self.credential_header) or self.credential_header.lower() in _CREDENTIAL_NEVER:
@@ -176,6 +191,15 @@ class UpstreamTarget:
             raise ReplicaRefused("the credential's header is one of the protocol's own")
         if not _VALUE.fullmatch(self.credential_value):
             raise ReplicaRefused("the credential is empty or not visible ASCII")
+
+    def _check_header(self, header: str) -> None:
+        """The statement's header is nothing that is sent, or that a server reads, for another reason."""
+        name = header.lower()
+        taken = {self.credential_header.lower()} | _CREDENTIAL_NEVER | _TRACE
+        if not _TOKEN.fullmatch(name) or "_" in name or "." in name:
+            raise ReplicaRefused("the statement's header is not a name that is read alike everywhere")
+        if name in taken or name.encode() in NEVER_FORWARDED or name.startswith(_STATED_NEVER):
+            raise ReplicaRefused("the statement's header is one that is sent, or dropped, for another reason")
 
     def __repr__(self) -> str:
         return f"UpstreamTarget({', '.join(replica.url for replica in self.replicas)})"

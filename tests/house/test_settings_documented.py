@@ -109,6 +109,8 @@ def beside(path: str) -> dict[str, Any]:
         return {"credentials": {"value_env": "X"}}
     if path.endswith(".idempotent_tools"):
         return {"pins": "enforce"}
+    if ".forward_identity." in path:
+        return {"forward_identity": {"key_env": "X"}}
     if path.startswith("servers.NAME.tls."):
         return {"replicas": ["https://10.0.0.1/mcp"], "tls": {"cert": "/x", "key": "/x"}}
     return {}
@@ -175,7 +177,7 @@ def test_a_rows_example_loads(row: list[str], tmp_path: Path, monkeypatch: pytes
             )
         base = put("servers.NAME.pins", "enforce") if path.endswith(".idempotent_tools") else base
         base = base | SIGN_IN if path.startswith("sign_in.") else base
-        if path.startswith(("servers.NAME.tls.", "listen.tls.")):
+        if path.startswith(("servers.NAME.tls.", "listen.tls.", "servers.NAME.forward_identity.")):
             base = put(path, "/y")
         file.write_text(
             yaml.safe_dump(put("servers.NAME.credentials.value_env", "X") if "credentials" in path else base)

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from gateway.contract.passage import Server
-from gateway.upstream.http import NEVER_FORWARDED, HttpUpstream
+from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
-from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
+from gateway.upstream.target import NEVER_FORWARDED, UpstreamLimits, UpstreamTarget, check_replica_url
 from tests.support.upstream import (
     HEADERS,
     SERVER,
