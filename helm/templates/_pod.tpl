@@ -69,7 +69,7 @@ metadata:
     {{- end }}
     {{- with $values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  serviceAccountName: {{ include "ostiary.serviceAccount" . }}
+  serviceAccountName: {{ include "ostiary.serviceAccount" . | quote }}
   {{- include "ostiary.podSecurity" (dict "user" $values.runAsUser) | nindent 2 }}
   {{- with $values.image.pullSecrets }}
   imagePullSecrets: {{ toYaml . | nindent 4 }}
@@ -89,7 +89,7 @@ spec:
   {{- with $values.topologySpread }}
   topologySpreadConstraints:
     {{- range . }}
-    - topologyKey: {{ .topologyKey }}
+    - topologyKey: {{ .topologyKey | quote }}
       maxSkew: {{ int .maxSkew }}
       whenUnsatisfiable: {{ .whenUnsatisfiable }}
       labelSelector:
@@ -101,7 +101,7 @@ spec:
   {{- if $values.opa.sidecar }}
   initContainers:
     - name: opa  # starts before the gateway and ends after it: calls that finish are still judged
-      image: {{ include "ostiary.image" (dict "image" $values.opa.image "tag" "latest") }}
+      image: {{ include "ostiary.image" (dict "image" $values.opa.image "tag" "latest") | quote }}
       imagePullPolicy: {{ $values.opa.image.pullPolicy }}
       restartPolicy: Always
       args:
@@ -131,7 +131,7 @@ spec:
   {{- end }}
   containers:
     - name: gateway
-      image: {{ include "ostiary.image" (dict "image" $values.image "tag" .Chart.AppVersion) }}
+      image: {{ include "ostiary.image" (dict "image" $values.image "tag" .Chart.AppVersion) | quote }}
       imagePullPolicy: {{ $values.image.pullPolicy }}
       args: [serve, --config, /etc/ostiary/ostiary.yaml, --workers, {{ int $values.workers | quote }}]
       {{- if or $values.secretEnv $values.env }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -165,6 +166,19 @@ def test_the_trial_database_hears_the_gateway_alone(helm: Helm) -> None:
     assert not connects(made, STRANGER, database, 5432)
     assert not connects(made, database, gateway, 8080)
     assert not connects(made, database, End(address="8.8.8.8"), 53)
+
+
+def test_servers_whose_names_are_alike_have_a_policy_each(helm: Helm) -> None:
+    """What Kubernetes can't call a thing by (`a_b`, `a-`) gets a name of its own, and takes nobody else's."""
+    names = ("a-b", "a_b", "a-", "a_", "a" * 64)
+    values = values_of("single")
+    server, policy = values["config"]["servers"]["notes"], values["networkPolicy"]["servers"]["notes"]
+    values["config"]["servers"] = {name: {**server, "path": f"/{number}"} for number, name in enumerate(names)}
+    values["networkPolicy"]["servers"] = dict.fromkeys(names, policy)
+    values["policy"] = {"data": {"servers": {}}}
+    made = [m["metadata"]["name"] for m in helm.render(values) if "-only-to-" in m["metadata"]["name"]]
+    assert len(set(made)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name) for name in made)
 
 
 def test_every_pod_is_isolated_in_both_directions(manifests: tuple[Manifest, ...]) -> None:

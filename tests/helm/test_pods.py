@@ -233,6 +233,24 @@ def test_replicas_are_the_autoscalers_where_there_is_one(helm: Helm) -> None:
     assert one(volume, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]["kind"] == "StatefulSet"
 
 
+def test_replicas_are_spread_and_go_one_at_a_time(helm: Helm) -> None:
+    """Over zones and nodes, each rollout for itself; a drain takes one, and none that is ill stands in its way."""
+    made = rendered(helm, "production")
+    pod = gateway_of(made)["spec"]["template"]
+    spread = pod["spec"]["topologySpreadConstraints"]
+    assert [(one["topologyKey"], one["whenUnsatisfiable"]) for one in spread] == [
+        ("topology.kubernetes.io/zone", "DoNotSchedule"),
+        ("kubernetes.io/hostname", "ScheduleAnyway"),
+    ]
+    for constraint in spread:
+        assert constraint["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert constraint["matchLabelKeys"] == ["pod-template-hash"]
+    budget = one(made, "PodDisruptionBudget")["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    (metric,) = one(made, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metric["containerResource"]["container"] == pod["spec"]["containers"][0]["name"]
+
+
 def _annotations(made: list[Manifest]) -> dict[str, str]:
     found: dict[str, str] = gateway_of(made)["spec"]["template"]["metadata"]["annotations"]
     return found

@@ -45,6 +45,8 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "every-port": ({"networkPolicy": {"egress": {"all": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}}}, "ports"),
     "every-pod-as-server": ({"networkPolicy": {"servers": {"notes": {"podSelector": {}}}}}, "podSelector"),
     "route-to-nowhere": ({"httpRoute": {"enabled": True}}, "httpRoute"),
+    "label-that-selects": ({"podLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
+    "annotation-of-ours": ({"podAnnotations": {"checksum/config": "x"}}, "checksum/config"),
     "toleration": ({"tolerations": [{"keys": "x"}]}, "keys"),
     "resources": ({"resources": {"limit": {}}}, "limit"),
     "access-of-many": ({"persistence": {"accessMode": "ReadWriteMany"}}, "accessMode"),
