@@ -26,6 +26,7 @@ from gateway.logs import set_up_logs
 from gateway.opening import make_tokens
 from gateway.pins.acceptance import Shelf
 from gateway.plan import Plan, make_plan
+from gateway.published_look import look_at_published
 from gateway.sign_in.trial import try_sign_in
 from gateway.wire_look import look_at_wires
 from policies.port import Engine
@@ -51,6 +52,7 @@ def inspect(settings: Settings, as_json: bool, *, live: bool = False) -> int:
             *look_for_folders(settings),
             *look_for_trust(settings),
             *look_at_wires(plan),
+            *look_at_published(settings),
             *look_at_data(settings),
             *(asyncio.run(ask_servers(plan)) if live else tell_unasked(settings)),
             *asyncio.run(look_at_database(settings)),

@@ -21,7 +21,6 @@ from gateway.registry.commands_import import import_
 from gateway.registry.commands_publish import publish
 from gateway.registry.drift import Comparison
 from gateway.registry.flaws import Flaw, usable
-from gateway.registry.live import Live, ask_live
 from gateway.registry.record import Published
 from gateway.registry.room import RegistryRoom, subjects_named
 from gateway.registry.sources import record_at, record_in
@@ -40,7 +39,6 @@ from gateway.registry.telling import (
     run,
 )
 from gateway.registry.watching import NotChecked, Subject
-from gateway.upstream.port import UpstreamFault
 
 
 @click.group()
@@ -124,26 +122,9 @@ async def _compared(room: RegistryRoom, subject: Subject, where: str | None, as_
             click.echo(f"{name}: not compared: {visible(str(error))}", err=True)
         return {"server": name, "fault": str(error), "differences": []}
     if not as_json:
-        for line in _sheet(found):
+        for line in _sheet(found.comparison):
             click.echo(line)
-        return {"server": name, "fault": None, "differences": list(found.found)}
-    live = await _live(room, subject)
-    return {
-        "server": name,
-        "record": found.record,
-        "record_sha256": found.digest,
-        "fault": None,
-        "differences": [one.document() for one in found.found],
-        "offers": None if live is None else live.offers(),
-    }
-
-
-async def _live(room: RegistryRoom, subject: Subject) -> Live | None:
-    examiner = room.examiner
-    try:
-        return await ask_live(examiner.upstream, examiner.catalog, subject.server, subject.replicas)
-    except UpstreamFault:
-        return None
+    return {"server": name, "fault": None, **found.document()}
 
 
 def _sheet(found: Comparison) -> Iterator[str]:

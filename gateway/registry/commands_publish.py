@@ -73,12 +73,12 @@ def publish(  # noqa: PLR0917 - one a parameter
     text = read_file(file, as_json)
 
     async def ask() -> Outcome:
-        chosen, whose, near = url, publisher, private
+        chosen, whose, near, reading = url, publisher, private, ""
         if config is not None:
             async with door_of(ctx).open(config, False) as room:
                 if room.client is not None and not chosen:
                     async with room.client() as client:
-                        chosen = client.url
+                        chosen, reading = client.url, client.token
                 whose, near = whose or room.shelf.publisher, near or room.shelf.private
         if not chosen:
             raise click.UsageError("--url, or --config with registry.url, says where the registry is")
@@ -89,7 +89,7 @@ def publish(  # noqa: PLR0917 - one a parameter
             else:
                 click.echo("\n".join(flaw_lines(file, flaws)))
             sys.exit(NO)
-        async with RegistryClient(chosen) as client:
+        async with RegistryClient(chosen, reading) as client:
             if not dry:
                 client.token = await _token(client, login, domain, key, as_json)
             return await send(client, read_text(text), dry=dry)

@@ -33,6 +33,11 @@ class Live:
     capabilities: frozenset[str]
     tools: Mapping[str, Tool]
 
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        said = {name: getattr(self, name) for name in ("name", "version", "title", "description")}
+        return {"addresses": list(self.addresses), **said, "offers": self.offers()}
+
     def offers(self) -> dict[str, Any]:
         """Capabilities and tools in the form that a publisher states them in (record.OFFERS)."""
         return {

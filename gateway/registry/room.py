@@ -1,6 +1,6 @@
 """What a local administrator's registry commands work on: records, the lock, the file of servers.
 
-The order of an acceptance is that of the house: prepared, recorded durably, then put in place.
+The order of an acceptance is that of the house: prepared, recorded durably, then put in place, the lock last.
 """
 
 from __future__ import annotations
@@ -102,8 +102,10 @@ class RegistryRoom:
                         [printable(one.name, 256), one.state, *one.digests] for one in found[start : start + CHUNK]
                     ]
                     await self.act("registry_admitted", by, {"seen": shown.seen, "of": len(found), "records": part})
-                files.put_in_place(beside, target)
+                # Whoever dies between the two leaves a file that the lock does not hold: nothing starts, and the same
+                # acceptance again puts it right.
                 files.put_in_place(beside_servers, servers)
+                files.put_in_place(beside, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from gateway.contract.pins import Pin, PinsUnreadable, read_pins
 from gateway.contract.redaction import printable
 from gateway.pins import file as files
 from gateway.registry.drift import Comparison, compare
-from gateway.registry.live import ask_live
+from gateway.registry.live import Live, ask_live
+from gateway.registry.record import Published
 from gateway.registry.sources import NoRecord, Sources
 from gateway.upstream.port import Upstream, UpstreamFault
 
@@ -58,6 +59,28 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """Each side as it was had, apart from the others, and what differs between them."""
+
+    published: Published
+    live: Live
+    accepted: Mapping[str, Pin] | None
+    comparison: Comparison
+
+    def document(self) -> dict[str, Any]:
+        """For programs: enough to compare them again."""
+        accepted = self.accepted
+        return {
+            "record": self.comparison.record,
+            "record_sha256": self.published.digest,
+            "differences": [one.document() for one in self.comparison.found],
+            "published": self.published.document,
+            "accepted": None if accepted is None else {name: accepted[name].digest for name in sorted(accepted)},
+            "live": self.live.document(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Examiner:
     """Compares one server with its record and its pins."""
 
@@ -66,8 +89,8 @@ class Examiner:
     sources: Sources
     pins_file: Path
 
-    async def examine(self, subject: Subject, record: Callable[[], Awaitable[Any]] | None = None) -> Comparison:
-        """The comparison. `record`: where the record comes from instead. Raises `NotChecked`."""
+    async def examine(self, subject: Subject, record: Callable[[], Awaitable[Published]] | None = None) -> Examined:
+        """All sides, and what differs. `record`: where the record comes from instead. Raises `NotChecked`."""
         try:
             found = await (record() if record else self.sources.find(subject.source, subject.file))
         except NoRecord as error:
@@ -77,7 +100,7 @@ class Examiner:
             live = await ask_live(self.upstream, self.catalog, subject.server, subject.replicas)
         except UpstreamFault as fault:
             raise NotChecked(f"the server could not be asked: {fault.detail}") from None
-        return compare(found, live, accepted)
+        return Examined(found, live, accepted, compare(found, live, accepted))
 
     def _pins(self, subject: Subject) -> Mapping[str, Pin] | None:
         """The accepted definitions of a server that is held to them."""
@@ -151,7 +174,7 @@ class RegistryWatch:
         log = structlog.get_logger("registry")
         try:
             async with asyncio.timeout(WITHIN_S):
-                found = await self.examiner.examine(subject)
+                found = (await self.examiner.examine(subject)).comparison
         except (NotChecked, TimeoutError) as error:
             self.count(name, "failed")
             why = printable(str(error) or f"took more than {WITHIN_S:.0f} s", 1024)

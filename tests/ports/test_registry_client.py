@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.registry.admission import look
 from gateway.registry.asking import ClientLimits, RegistryFault, RegistryInvalid, RegistryRefused, RegistryUnavailable
 from gateway.registry.client import RegistryClient, fetch_record
-from gateway.registry.listing import Entry, newest
+from gateway.registry.listing import Entry, Unreadable, newest, read_page
 from tests.support.ports import free_port
 from tests.support.registry import OFFICIAL, PrivateRegistry, private_registry, record, told
 
@@ -212,3 +215,28 @@ def test_which_version_is_newest_is_the_registrys_to_say() -> None:
     found, faults = newest([one, two])
     assert (found, list(faults)) == ({}, ["com.example/a"])
     assert newest([marked, marked])[0] == {}
+
+
+WORDS = st.sampled_from(
+    f"servers metadata nextCursor next_cursor server _meta name version status isLatest remotes {OFFICIAL}".split()
+)
+ANSWERS = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "x", "com.example/a", "deleted"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(WORDS, ANSWERS, max_size=4), st.lists(st.dictionaries(WORDS, ANSWERS, max_size=5), max_size=3))
+def test_whatever_a_registry_answers_is_read_or_refused(value: dict[str, Any], items: list[Any]) -> None:
+    """No JSON breaks the reader, nor the judgement of what it read: entries are fit, or it is said why not."""
+    good = record()
+    for one in (value, {**value, "servers": items}, {"servers": [{"server": {**good, **item}} for item in items]}):
+        try:
+            page = read_page(one)
+        except Unreadable:
+            continue
+        shown = look(page.entries, {}, (), private=True, whole=True)
+        assert all(entry.name in {proposal.name for proposal in shown.proposals} for entry in page.entries)
+        assert len(shown.seen) == 64

@@ -16,6 +16,9 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.config import ConfigError
 from gateway.config_file import load_settings
+from gateway.finding import Finding
+from gateway.pins import file as files
+from gateway.published_look import look_at_published
 from gateway.registry.admission import server_name
 from gateway.registry.lock import LockUnreadable, read_lock, write_lock
 from gateway.registry.namespaces import namespace_for
@@ -150,6 +153,27 @@ def test_what_changed_upstream_is_refused_and_shown(config: Path, registry: Priv
     assert load_settings(config).servers["com-example-weather"].replicas == ("http://127.0.0.1:6666/mcp",)
 
 
+def test_who_dies_in_the_middle_leaves_nothing_served(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two files nothing starts, naming what nobody admitted; the same acceptance again puts it right."""
+    put_in_place = files.put_in_place
+    placed: list[Path] = []
+
+    def dies(beside: Path, target: Path) -> None:
+        if placed:
+            raise OSError("died")
+        placed.append(target)
+        put_in_place(beside, target)
+
+    monkeypatch.setattr(files, "put_in_place", dies)
+    assert admit(config, WEATHER).exit_code == 2
+    assert [file.name for file in placed] == ["imported.yaml"]
+    with pytest.raises(ConfigError, match=r"com-example-weather: is not in registry.lock"):
+        load_settings(config)
+    monkeypatch.setattr(files, "put_in_place", put_in_place)
+    assert admit(config, WEATHER).exit_code == 0
+    assert "com-example-weather" in load_settings(config).servers
+
+
 def test_only_what_was_shown_is_admitted(config: Path, registry: PrivateRegistry) -> None:
     """What moved on since it was shown is refused; so is an acceptance without names, or without having seen."""
     shown = json.loads(ostiary("import", "--config", config, WEATHER, "--json").stdout)
@@ -276,6 +300,27 @@ def test_servers_of_both_files_are_told_apart(config: Path) -> None:
     file.write_text("servers: {other: {path: /x/mcp, replicas: ['http://127.0.0.1:9/mcp']}}")
     with pytest.raises(ConfigError, match=r"registry.lock: .*not JSON"):
         load_settings(config)
+
+
+def test_check_looks_at_records(config: Path) -> None:
+    """`ostiary check` judges records: a good one is told, each flaw has its place, one is not there."""
+
+    def told(text: str | None, source: str = "server.json") -> list[Finding]:
+        document = yaml.safe_load(config.read_text())
+        document["servers"]["own"]["registry"] = {"record": source}
+        config.write_text(yaml.safe_dump(document))
+        if text is not None:
+            (config.parent / "server.json").write_text(text)
+        return look_at_published(load_settings(config))
+
+    assert [one.ok for one in told(None)] == [False]
+    assert [one.ok for one in told(json.dumps(record()))] == [True]
+    (flaw,) = told(json.dumps(record(version="1.x")))
+    assert (flaw.ok, flaw.place.endswith("server.json#/version")) == (False, True)
+    (asked,) = told(None, f"{WEATHER}@1.0.0")
+    assert (asked.ok, "registry drift" in asked.detail) == (True, True)
+    done = CliRunner().invoke(main, ["check", "--config", str(config)], env=SECRETS)
+    assert f"ok   published: own: {WEATHER}@1.0.0" in done.stdout
 
 
 def test_a_gateway_of_a_registrys_servers_alone_can_begin(config: Path) -> None:

@@ -295,9 +295,9 @@ def test_a_hostile_record_costs_little() -> None:
     long = record("a" * 200, version="1" * 250, description="x" * 100_000)
     braces = at(remote("https://" + "{" * 2_000))
     for document in (many, long, braces):
-        began = time.perf_counter()
+        began = time.thread_time()
         assert 1 <= len(validate(json.dumps(document).encode())) <= MOST
-        assert time.perf_counter() - began < 5
+        assert time.thread_time() - began < 5
 
 
 def test_a_digest_is_of_what_the_record_says() -> None:
