@@ -34,6 +34,7 @@ from gateway.pins.keeper import Journal as Tell
 from gateway.pins.keeper import Pins
 from gateway.plan import LISTENER, Plan, tls_of
 from gateway.prompts import Prompts
+from gateway.registry.chair import Chair
 from gateway.registry.client import RegistryClient
 from gateway.registry.sources import Sources
 from gateway.registry.watching import Counter as Compared
@@ -317,14 +318,15 @@ def subjects_of(plan: Plan, *, every: bool = False) -> tuple[Subject, ...]:
 def watch_registry(
     plan: Plan, examiner: Examiner, record: Record, count: Compared, opened: AsyncExitStack
 ) -> RegistryWatch:
-    """The scheduled check: it runs in the worker whose record is writer 0's, and in no other."""
+    """The scheduled check: of all workers that start one here, the one that has the chair makes it."""
 
     def journal(act: str, facts: Mapping[str, Any]) -> None:
         record.sink.note(admin_record(act, facts=facts))
 
-    watch = RegistryWatch(subjects_of(plan), examiner, plan.settings.registry.interval_s, journal, count)
-    if record.sink.writer == 0:
-        watch.start()
+    file = plan.settings.audit.file
+    chair, interval_s = Chair(file.with_name(f"{file.name}.registry")), plan.settings.registry.interval_s
+    watch = RegistryWatch(subjects_of(plan), examiner, chair, interval_s, journal, count)
+    watch.start()
     opened.push_async_callback(watch.close)
     return watch
 

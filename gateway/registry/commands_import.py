@@ -90,7 +90,7 @@ def _tell_done(shown: Look, as_json: bool) -> None:
         return
     for one in shown.open:
         click.echo(f"{'removed' if one.state == 'gone' else 'admitted'}: {visible(one.name)}")
-    click.echo("restart the gateway, then look at its tools: `ostiary pins show`" if done else "nothing to admit")
+    click.echo("send the gateway SIGHUP, then look at its tools: `ostiary pins show`" if done else "nothing to admit")
 
 
 def _document(shown: Look) -> dict[str, Any]:

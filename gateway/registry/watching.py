@@ -1,4 +1,4 @@
-"""The scheduled check: records beside live servers, by one worker, in turn, each within its time.
+"""The scheduled check: records beside live servers, by one worker of a host, in turn, each within its time.
 
 A finding is told once: log, count and record when it changes, and the gauge all the time. A check that could not be
 made changes no finding: its age grows. Nothing that a check finds changes what is served.
@@ -21,6 +21,7 @@ from gateway.contract.passage import Server
 from gateway.contract.pins import Pin, PinsUnreadable, read_pins
 from gateway.contract.redaction import printable
 from gateway.pins import file as files
+from gateway.registry.chair import Chair
 from gateway.registry.drift import Comparison, compare
 from gateway.registry.live import Live, ask_live
 from gateway.registry.record import Published
@@ -31,7 +32,10 @@ WITHIN_S: Final = 60.0
 """What the check of one server may take."""
 
 FIRST_S: Final = 10.0
-"""The first round begins within this after the start, or within one interval."""
+"""A worker looks for the first time within this after its start, or within one interval, whether the check is its."""
+
+AGAIN_S: Final = 10.0
+"""Whose it is not, looks again after this: the one whose it was may have ended."""
 
 MOST: Final = 16
 """Differences that a log event and a record name; they count them all."""
@@ -124,10 +128,11 @@ class _Standing:
 
 @dataclass(slots=True)
 class RegistryWatch:
-    """One worker's check of all servers that have a record. Does nothing where there are none."""
+    """One worker's part in the check of all servers that have a record. Does nothing where there are none."""
 
     subjects: Sequence[Subject]
     examiner: Examiner
+    chair: Chair
     interval_s: float
     journal: Journal
     count: Counter
@@ -139,7 +144,7 @@ class RegistryWatch:
         self._standings = {one.server.name: _Standing(self.clock()) for one in self.subjects}
 
     def start(self) -> None:
-        """Begin, in the one worker whose check it is."""
+        """Begin; the check itself is made by the one worker that has the chair."""
         if self.subjects:
             self._task = asyncio.create_task(self._look_after(), name="registry")
             self._task.add_done_callback(_say_if_it_broke)
@@ -149,10 +154,11 @@ class RegistryWatch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        self.chair.leave()
 
     def figures(self) -> dict[str, Mapping[str, float]]:
         """Gauges, by server: how many differences, and how long ago it was compared. None where others check."""
-        if self._task is None:
+        if not self.chair.mine:
             return {"registry_drift": {}, "registry_age_seconds": {}}
         now = self.clock()
         return {
@@ -164,6 +170,9 @@ class RegistryWatch:
         pause = random.uniform(0, min(FIRST_S, self.interval_s))  # noqa: S311 - jitter is no secret
         while True:
             await asyncio.sleep(pause)
+            if not await asyncio.to_thread(self.chair.take):
+                pause = min(AGAIN_S, self.interval_s)
+                continue
             for subject in self.subjects:
                 await self.check(subject)
             pause = self.interval_s * random.uniform(0.9, 1.1)  # noqa: S311

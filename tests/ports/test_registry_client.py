@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from starlette.responses import Response
 
 from gateway.registry.admission import look
 from gateway.registry.asking import ClientLimits, RegistryFault, RegistryInvalid, RegistryRefused, RegistryUnavailable
+from gateway.registry.chair import Chair
 from gateway.registry.client import RegistryClient, fetch_record
 from gateway.registry.listing import Entry, Unreadable, newest, read_page
 from tests.support.ports import free_port
@@ -240,3 +244,26 @@ def test_whatever_a_registry_answers_is_read_or_refused(value: dict[str, Any], i
         shown = look(page.entries, {}, (), private=True, whole=True)
         assert all(entry.name in {proposal.name for proposal in shown.proposals} for entry in page.entries)
         assert len(shown.seen) == 64
+
+
+def test_one_of_a_hosts_workers_checks_and_another_takes_over(tmp_path: Path) -> None:
+    """Whoever has the chair keeps it until it leaves or its process ends; without a folder each checks by itself."""
+    file = tmp_path / "audit.jsonl.registry"
+    one, other = Chair(file), Chair(file)
+    assert [one.take(), one.take(), other.take()] == [True, True, False]
+    one.leave()
+    assert [other.take(), one.take(), one.mine, other.mine] == [True, False, False, True]
+    other.leave()
+    holds = "import sys; from gateway.registry.chair import Chair; from pathlib import Path\n"
+    holds += "print(Chair(Path(sys.argv[1])).take(), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holds, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        assert not one.take()
+        process.kill()
+    assert one.take()
+    one.leave()
+    nowhere = [Chair(tmp_path / "absent" / "x") for _ in range(2)]
+    assert [chair.take() for chair in nowhere] == [True, True]
