@@ -212,9 +212,12 @@ class HttpUpstream:
             raise UpstreamUnreachable("no such server is configured", sent=False)
         return ring
 
-    def replicas_of(self, server: str) -> list[Replica]:
-        """Whom to try for the next request, in order. Raises `UpstreamUnreachable` for a server that is not known."""
-        return self._ring_of(server).order_by_health(asyncio.get_running_loop().time())
+    def replicas_of(self, server: str, *, tries: bool) -> list[Replica]:
+        """Whom to try for the next request, in order (`tries`: see `Ring.order_by_health`).
+
+        Raises `UpstreamUnreachable` for a server that is not known.
+        """
+        return self._ring_of(server).order_by_health(asyncio.get_running_loop().time(), tries=tries)
 
     async def await_room(self, server: str) -> None:
         """Wait until some replica has room. Raises `UpstreamFull`."""

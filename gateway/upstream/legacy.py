@@ -142,8 +142,8 @@ class LegacyUpstream:
         who = _principal(admitted.identity)
         await self._http.await_room(server)
         if call.method in LISTS:
-            return await self._list(server, who, lambda session: self._send(session, admitted))
-        session = await self._enter(server, who)
+            return await self._list(server, who, lambda session: self._send(session, admitted), tries=True)
+        session = await self._enter(server, who, tries=admitted.use is None)
         try:
             return await self._send(session, admitted)
         except UpstreamFault as fault:
@@ -177,13 +177,15 @@ class LegacyUpstream:
         await self.sessions.close()
         await self._http.close()
 
-    async def _list(self, server: str, who: Who, ask: Callable[[Session], Awaitable[Found]]) -> Found:
+    async def _list(
+        self, server: str, who: Who, ask: Callable[[Session], Awaitable[Found]], *, tries: bool = False
+    ) -> Found:
         """Ask for a list: once more where its session was lost, and another replica while not one byte was sent.
 
         Raises `UpstreamFault` subclasses.
         """
         fault: UpstreamFault = UpstreamUnreachable("no replica is configured", sent=False)
-        replicas, again = self._http.replicas_of(server), False
+        replicas, again = self._http.replicas_of(server, tries=tries), False
         while replicas:
             session = None
             try:
@@ -199,13 +201,13 @@ class LegacyUpstream:
                 del replicas[0]
         raise fault
 
-    async def _enter(self, server: str, who: Who) -> Session:
+    async def _enter(self, server: str, who: Who, *, tries: bool = False) -> Session:
         """A session at the first replica that has one, and that was there a moment ago.
 
         Raises `UpstreamFault` subclasses; nothing of the call was sent.
         """
         fault: UpstreamFault = UpstreamUnreachable("no replica is configured", sent=False)
-        for replica in self._http.replicas_of(server):
+        for replica in self._http.replicas_of(server, tries=tries):
             try:
                 session, fresh = await self.sessions.enter(server, replica, who)
                 return await self._prove(session) if session.id and not fresh else session

@@ -104,18 +104,22 @@ class Ring:
     def _from_here(self) -> list[Replica]:
         return [*self.replicas[self._turn :], *self.replicas[: self._turn]]
 
-    def order_by_health(self, now: float, *, again: bool = False) -> list[Replica]:
-        """All replicas: those that a call may go to, then the others, and those without room last."""
+    def order_by_health(self, now: float, *, again: bool = False, tries: bool = False) -> list[Replica]:
+        """All replicas: those in service, then those that are out, and those without room last.
+
+        `tries`: whoever asks is a call, and finds out, in its turn, whether one that is due is well.
+        """
         if not again:
             self._turn = (self._turn + 1) % len(self.replicas)
-        return sorted(
-            self._from_here(),
-            key=lambda one: (
-                one.running >= self._most,
-                one.health.out and not one.health.is_due(now),
-                one.health.until if one.health.out else 0.0,
-            ),
-        )
+
+        def how_late(one: Replica) -> tuple[bool, bool, float]:
+            waits = one.health.out and not (tries and one.health.is_due(now))
+            return one.running >= self._most, waits, one.health.until if waits else 0.0
+
+        order = sorted(self._from_here(), key=how_late)
+        if tries and order[0].health.out:
+            order[0].health.begin_trial(now)
+        return order
 
     def _places_left(self) -> int:
         all_out = self._all_out()

@@ -352,6 +352,17 @@ def test_a_leg_of_an_approved_call_is_admitted_under_its_own_use_alone() -> None
         admit(walked(answers, use=USE))
 
 
+def test_no_call_under_an_approval_is_repeatable() -> None:
+    """UPS-08: whatever definition and configuration say, a use of an approval or a grant is of one execution."""
+    for use in (None, USE, replace(USE, by_grant=True)):
+        passage = walked(use=use)
+        assert passage.received is not None
+        server = replace(SERVER, idempotent_tools=frozenset({"read_file"}))
+        passage.server, passage.received = server, replace(passage.received, server=server)
+        passage.tool = replace(TOOL, annotations={"idempotentHint": True}, pinned=True)
+        assert admit(passage).repeatable is (use is None)
+
+
 def test_an_approval_never_admits_what_can_not_wait_for_one() -> None:
     """`approve` outside calls, prompts and resources is no admission."""
     with pytest.raises(RoomSkipped):

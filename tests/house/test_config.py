@@ -148,6 +148,20 @@ WRONG: list[tuple[str, Any, str]] = [
     ("servers", {"a": {"path": "/a", "replicas": ["ftp://h/"]}}, "servers.a.replicas.0"),
     ("servers", {"a": {"path": "/a", "replicas": ["http://u:p@h/"]}}, "servers.a.replicas.0"),
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "issuers": ["https://other"]}}, "servers.a.issuers"),
+    *(
+        ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], **more}}, named)
+        for more, named in (
+            ({"health": {"probe": "healthz"}}, "servers.a.health.probe"),
+            ({"health": {"probe": "http://elsewhere/"}}, "servers.a.health.probe"),
+            ({"health": {"probe": "/a b"}}, "servers.a.health.probe"),
+            ({"health": {"probe": "discover"}, "legacy_servers": "2025-06-18"}, "health.probe"),
+            ({"health": {"ejected_share": 1.1}}, "servers.a.health.ejected_share"),
+            ({"deadlines": {"tools/cal": 1}}, "servers.a.deadlines"),
+            ({"deadlines": {"subscriptions/listen": 1}}, "servers.a.deadlines"),
+            ({"deadlines": {"tools/call": 0}}, "servers.a.deadlines"),
+            ({"retries": {"idempotent_tools": ["x"]}}, "retries.idempotent_tools"),
+        )
+    ),
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "allowed_origins": ["*"]}}, "allowed_origins.0"),
     ("servers", {"a": {"path": "/a", "replicas": ["http://h/"], "quirks": ["any"]}}, "servers.a.quirks.0"),
     (
