@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
-from tests.rows.stage import listed
+from tests.rows.stage import is_own, listed
 from tests.support.otlp import Receiver, receiving, texts
 from tests.support.processes import eventually
 from tests.support.stack import Stack, body, call
-from tests.support.upstream import SSE_HEAD, Exchange, ScriptedUpstream, chunk, http, result_of
+from tests.support.upstream import SSE_HEAD, Exchange, ScriptedUpstream, Seen, chunk, http, result_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -65,9 +65,14 @@ class Scene:
     def _of(self, trace: str) -> list[Any]:
         return [span for span in self.receiver.spans if span.trace_id.hex() == trace]
 
+    @property
+    def calls(self) -> list[Seen]:
+        """What the server got for a caller: the gateway asks for itself as well."""
+        return [seen for seen in self.server.seen if not is_own(seen)]
+
     def forwarded(self) -> tuple[str, str]:
         """The `traceparent` of what reached the server last: in the headers, and in the body."""
-        seen = self.server.seen[-1]
+        seen = self.calls[-1]
         return seen.values("traceparent")[0], json.loads(seen.body)["params"]["_meta"]["traceparent"]
 
 
@@ -115,14 +120,14 @@ async def test_a_trace_leads_from_the_caller_through_the_gateway_to_the_server(t
         assert {texts(span)["error.type"] for span in spans.values()} == {"tool_error"}
         assert scene.forwarded()[0].split("-")[1] == trace
 
-        before = len(scene.server.seen)
+        before = len(scene.calls)
         _, trace = await scene.ask(call("made-up"))
         (span,) = (await scene.spans(trace, 1)).values()
         assert (span.name, texts(span)["ostiary.reason"]) == ("tools/call", "policy_denied")
         held, trace = await scene.ask(call("write"))
         (span,) = (await scene.spans(trace, 1)).values()
         assert texts(span)["ostiary.ticket"] == held.json()["error"]["data"]["ticket"]["id"]
-        assert len(scene.server.seen) == before
+        assert len(scene.calls) == before
 
         listing = body("tools/list")
         answer, trace = await scene.ask(listing)
@@ -134,7 +139,7 @@ async def test_a_trace_leads_from_the_caller_through_the_gateway_to_the_server(t
         _, trace = await scene.ask(unsampled)
         assert trace == TRACE.replace("0af7", "3af7")
         assert scene.forwarded() == (unsampled["params"]["_meta"]["traceparent"],) * 2
-        assert scene.server.seen[-1].body == json.dumps(unsampled, separators=(",", ":")).encode()
+        assert scene.calls[-1].body == json.dumps(unsampled, separators=(",", ":")).encode()
         total = len(scene.receiver.spans)
         assert await scene.stack.stop() == 0
         assert len(scene.receiver.spans) == total == 10, "neither the stranger nor what is not sampled made any"
