@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gateway.upstream.health import COOLING_S, JITTER, LEAST_SHARE, LONGEST_S, PROBES, TRIAL_S, Health, HealthRules
@@ -35,6 +37,24 @@ def turns(ring: Ring, number: int, now: float) -> list[int]:
         found.append(ring.replicas.index(replica))
         ring.leave(replica)
     return found
+
+
+def test_the_page_says_the_numbers() -> None:
+    """docs/upstream.md gives reasons for these numbers: they are the ones of the sources."""
+    page = " ".join((Path(__file__).parents[2] / "docs/upstream.md").read_text().split())
+    rules = HealthRules()
+    assert (COOLING_S[0], COOLING_S[-1]) == (0.25, 8)
+    assert "for 0.25 s, doubled with each further one to 8 s" in page
+    assert (rules.faults, rules.ejected_s, LONGEST_S, JITTER, PROBES) == (5, 5, 60, 0.1, 3)
+    assert "five faults in a row" in page
+    assert "For 5 s (`ejected_s`), doubled each further time up to 60 s, and by chance up to a tenth longer" in page
+    assert "three probes in a row" in page
+    assert (TRIAL_S, LEAST_SHARE) == (5, 0.1)
+    assert "another may after 5 s" in page
+    assert "gets a tenth of its turns" in page
+    assert (ServerRules().retry_share, RESERVE, PAUSE_S, ServerRules().concurrent) == (0.2, 10, 0.05, 500)
+    assert "each such call brings a fifth of a retry (`retries.share`), and at most ten are saved up" in page
+    assert "after up to 50 ms by chance" in page
 
 
 def test_faults_count_only_in_a_row() -> None:

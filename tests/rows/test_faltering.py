@@ -201,6 +201,12 @@ def test_a_replica_that_fails_is_out_and_comes_back_and_operators_see_both(falte
     assert len(well.forwarded) > 11
 
 
+def memory(house: House) -> float:
+    """Bytes that the workers hold."""
+    lines = house.metrics().splitlines()
+    return sum(float(line.split()[1]) for line in lines if line.startswith("ostiary_worker_memory_bytes{"))
+
+
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.soak)])
 def test_three_times_what_a_server_can_take(faltering: House, seconds: float) -> None:
     """OPS-04: early 503 with Retry-After and no call to a replica beyond its places; another server, `/livez` and
@@ -222,6 +228,7 @@ def test_three_times_what_a_server_can_take(faltering: House, seconds: float) ->
 
     passes(faltering, faltering.good(tool("fetch", path="a"), "small"))
     before, evaluations = len(faltering.forwarded("small")), faltering.evaluations()
+    held = memory(faltering)
     ask = faltering.good(tool("fetch", path="a"), "small").encode()
     until = time.monotonic() + seconds
     found: list[tuple[int, int, float]] = []
@@ -251,6 +258,7 @@ def test_three_times_what_a_server_can_take(faltering: House, seconds: float) ->
         statuses = Counter((status, code) for status, code, _ in found)
         assert set(statuses) == {(200, 0), (503, 50305)}, statuses
         assert looks > 1
+        assert 0 < memory(faltering) < held + 64 * 2**20
         assert len(faltering.forwarded("small")) - before == statuses[200, 0]
         assert set(most.values()) == {PLACES}
         early = sorted(took for status, _, took in found if status == 503)
