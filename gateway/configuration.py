@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def digest_of(text: bytes) -> str:
 
 def lay_down(folder: Path, text: bytes) -> Path:
     """The text as a file of `folder` that only this user reads; written once. Raises `OSError`."""
-    file = folder / f"configuration-{digest_of(text)[:32]}.yaml"
+    file = folder / _name(text)
     if not file.exists():
         draft = file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(FileNotFoundError):
@@ -44,3 +45,16 @@ def lay_down(folder: Path, text: bytes) -> Path:
             written.write(text)
         draft.rename(file)
     return file
+
+
+def clear_away(folder: Path, keep: Iterable[bytes]) -> None:
+    """Remove the texts that nobody runs on any more: they may hold a secret, and are many after many reloads."""
+    names = {_name(text) for text in keep}
+    with contextlib.suppress(OSError):
+        for file in folder.glob("configuration-*"):
+            if file.name not in names:
+                file.unlink(missing_ok=True)
+
+
+def _name(text: bytes) -> str:
+    return f"configuration-{digest_of(text)[:32]}.yaml"

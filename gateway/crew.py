@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from gateway.configuration import Configuration, lay_down
+from gateway.configuration import Configuration, clear_away, lay_down
 from gateway.employment import Life
 from gateway.roster import Roster
 
@@ -75,6 +75,10 @@ class Crew:
     def slots(self) -> range:
         """Their numbers."""
         return range(len(self._slots))
+
+    def tidy(self) -> None:
+        """What no slot runs on any more goes."""
+        clear_away(self._folder, [slot.configuration.text for slot in self._slots])
 
     async def work(self) -> None:
         """Keep all slots filled until `stop`; then wait until the last worker has ended."""

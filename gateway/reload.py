@@ -74,7 +74,7 @@ class Reload:
 
     def _read(self) -> bytes:
         with self._file.open("rb") as file:
-            return file.read(MAX_BYTES)
+            return file.read(MAX_BYTES + 1)
 
     async def _reload(self) -> None:
         self._shown.state = "judging"
@@ -84,6 +84,9 @@ class Reload:
             await self._refuse("", [f"{self._file}: {error.strerror}"])
             return
         self._seen = digest_of(text)
+        if len(text) > MAX_BYTES:
+            await self._refuse(self._seen, [f"{self._file}: is larger than {MAX_BYTES} bytes"])
+            return
         verdict: Verdict = await self._judge.judge(text, self._configuration.text)
         if self._crew.stopping.is_set():
             return
@@ -130,3 +133,4 @@ class Reload:
         shown.results[result] += 1
         if unrecorded := await self._judge.note(self._configuration.text, act, facts):
             self._log.error("configuration_not_recorded", act=act, why=unrecorded)
+        self._crew.tidy()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway import crew, judge_call, reload
+from gateway import crew, judge_call, metrics_folder, reload
 from gateway.configuration import Configuration, digest_of
 from gateway.supervisor import Posts, Supervisor
 from tests.support.ports import free_port
@@ -91,9 +91,12 @@ async def ended(house: Supervisor, result: str, times: int = 1) -> None:
     await eventually(result, lambda: settled.results[result] == times and settled.state == "idle")
 
 
-async def test_every_slot_is_renewed_and_there_is_never_more_than_one_more(tmp_path: Path) -> None:
+async def test_every_slot_is_renewed_and_there_is_never_more_than_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other; seats, by which workers count, are as few as there are at once; nothing is a death."""
     seats: set[str] = set()
+    monkeypatch.setattr(metrics_folder, "MEMORY", tmp_path)
     async with running(tmp_path, 3) as (house, file):
 
         def look() -> bool:
@@ -108,6 +111,11 @@ async def test_every_slot_is_renewed_and_there_is_never_more_than_one_more(tmp_p
         await eventually("taken", look)
         assert house.roster.restarts == 0
         assert house.roster.configuration.digest == digest_of(b"second")
+
+        def kept() -> list[str]:
+            return [one.read_text() for one in tmp_path.glob("ostiary-metrics-*/configuration-*")]
+
+        await eventually("the first text is not kept", lambda: kept() == ["second"])
     assert seats <= {"0", "1", "2", "3"}
     assert "3" in seats
 
