@@ -551,8 +551,9 @@ async def commands(scene: Scene) -> None:
 
 
 def files(folder: Path, *others: str) -> bytes:
-    """All bytes below a folder, but for what is called so."""
+    """All bytes below a folder, but for what is called so, and for the configuration that workers read."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.name not in others]
+    found = [path for path in found if not re.fullmatch(r"configuration-[0-9a-f]{32}\.yaml", path.name)]
     return b"\n".join(path.name.encode() + b"\n" + path.read_bytes() for path in found)
 
 
