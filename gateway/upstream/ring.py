@@ -89,7 +89,7 @@ class Ring:
                 continue
             health = replica.health
             if health.out:
-                if not dear and health.is_due(now):
+                if not dear and not tried and health.is_due(now):  # a second attempt is for one that is well
                     health.begin_trial(now)
                     return replica
             elif health.takes(now):

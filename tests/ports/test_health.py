@@ -211,6 +211,17 @@ def test_a_call_that_a_person_approved_tries_nobody_out() -> None:
     assert ring.take(now, dear=True) is ring.replicas[0]
 
 
+def test_a_second_attempt_goes_to_one_that_is_well() -> None:
+    """A retry tries nobody out while another replica is in service."""
+    ring = a_ring(3, ServerRules(HealthRules(faults=1, slow_start_s=0)))
+    ill, failed, well = ring.replicas
+    ring.faulted(ill, START, tried=False)
+    now = ill.health.until
+    for _ in range(6):
+        assert ring.take(now, [failed]) is well
+    assert {ring.take(now) for _ in range(3)} == {ill, failed, well}
+
+
 def test_retries_have_a_budget_that_calls_fill() -> None:
     """Ten at once, then one for five calls: where all fails, a server gets a fifth more and not twice as many."""
     budget, spent = Budget(0.2), 0

@@ -46,7 +46,8 @@ from tests.support.upstream import (
 )
 
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}'
-LIMITS = UpstreamLimits(answer_s=0.25, quiet_s=0.25)
+SHORT = UpstreamLimits(answer_s=0.4, quiet_s=0.4)
+"""For replicas that hang, and whose time the test waits for."""
 
 
 def says(*pieces: bytes, then: str = "") -> Script:
@@ -78,6 +79,7 @@ ILL: dict[str, Script] = {
     "a stream that stands still": says(SSE_HEAD + chunk(b": hello\n\n"), then="wait"),
     "a stream that breaks": says(SSE_HEAD + chunk(b": hello\n\n"), then="reset"),
 }
+HANGING = {"hangs", "a stream that stands still"}
 WELL: dict[str, Script] = {
     "400 with an error": says(http(400, ERROR)),
     "404 with a page": says(http(404, b"<html>", kind="text/html")),
@@ -100,7 +102,7 @@ async def make() -> AsyncIterator[Make]:
     """Upstreams that are closed when the test is over."""
     made: list[HttpUpstream] = []
 
-    def build(*scripted: ScriptedUpstream | str, limits: UpstreamLimits = LIMITS, **rules: Any) -> HttpUpstream:
+    def build(*scripted: ScriptedUpstream | str, limits: UpstreamLimits | None = None, **rules: Any) -> HttpUpstream:
         urls = [one if isinstance(one, str) else one.url for one in scripted]
         target = UpstreamTarget(tuple(check_replica_url(url) for url in urls))
         made.append(
@@ -155,7 +157,7 @@ async def test_five_faults_in_a_row_are_the_last_that_a_replica_gets(
     """Whatever kind they are, each was somebody's call and none is sent anew; from then on the other one serves."""
     ill, well = pair
     ill.script = ILL[name]
-    upstream = make(ill, well)
+    upstream = make(ill, well, limits=SHORT if name in HANGING else None)
     answered = [await ask(upstream) for _ in range(30)]
     lost = 0 if name == "500 with an error" else 5  # that one is an answer, and passed on
     assert answered.count("") == lost
@@ -358,7 +360,7 @@ async def test_a_list_is_asked_for_once_more_at_another_replica(
     """UPS-08: a list may be retried once, a call is sent once, whatever breaks: one request for each replica."""
     ill, well = pair
     ill.script = ILL[name]
-    upstream = make(well, ill)  # the first turn is the second's
+    upstream = make(well, ill, limits=UpstreamLimits(answer_s=1.5))  # the first turn is the second's
     before = await upstream.forward(listing())
     whole = await read(before)
     if name == "500 with an error":  # an answer, and it would be the same again
@@ -445,7 +447,7 @@ async def test_the_houses_own_question_is_asked_once_more(
     """UPS-08: a replica that breaks costs nobody the list of tools; an answer that says no is not asked for again."""
     ill, well = pair
     ill.script = ILL[name]
-    upstream = make(well, ill, limits=replace(LIMITS, inquire_s=0.6))
+    upstream = make(well, ill, limits=UpstreamLimits(inquire_s=1.5))
     for _ in range(2):
         assert await upstream.inquire(SERVER, "tools/list", {})
     assert (len(ill.seen), len(well.seen)) == (1, 2)
