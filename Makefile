@@ -45,9 +45,10 @@ check: $(VENV)/.dev ## Formatting, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev ## Put the sources into form
+format: $(VENV)/.dev ## Put the sources into form, and the settings into the chart's schema
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/python -m tests.helm.shaping
 
 bench: $(VENV)/.dev ## Throughput and latency beside nginx and a bare proxy, in one run
 	$(BIN)/python -m tests.bench.run
