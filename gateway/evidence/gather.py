@@ -43,6 +43,7 @@ STAGES: Final[Sequence[Stage]] = (
         "audit/rollback": operation.take_rollback,
         "registry": registry.take_registry,
         "scale/burst": scale.take_burst,
+        "scale/repeated": scale.take_repeated,
     },
     {"scale/broken_stream": scale.take_broken_stream},
     {"scale/sent_once": scale.take_lost_replica},

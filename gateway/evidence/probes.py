@@ -230,6 +230,14 @@ PROBES: Final = (
     ),
     Probe(
         "authorization",
+        "wrong_key",
+        Refusal.IDEMPOTENCY_KEY_INVALID,
+        "docs/idempotency.md",
+        "An idempotency key that is none",
+        _headed(Idempotency_Key="one, two"),
+    ),
+    Probe(
+        "authorization",
         "unlisted_tool",
         Refusal.POLICY_DENIED,
         "AZ-05",
@@ -242,7 +250,9 @@ PROBES: Final = (
 TOLD_ELSEWHERE: Final[Mapping[Refusal, str]] = {
     Refusal.APPROVAL_REQUIRED: "authorization/approved_call.json",
     Refusal.APPROVAL_REFUSED: "authorization/approved_call.json",
-    Refusal.UPSTREAM_INVALID: "scale/sent_once.json",
+    Refusal.UPSTREAM_UNREACHABLE: "scale/sent_once.json",
+    Refusal.IDEMPOTENCY_UNKNOWN: "scale/sent_once.json",
+    Refusal.IDEMPOTENCY_CONFLICT: "scale/repeated.json",
 }
 """Rows that belong to a longer story, and its transcript."""
 
@@ -254,14 +264,11 @@ NOT_ASKED: Final[Mapping[Refusal, str]] = {
     Refusal.CALLER_BUSY: "it would take up all of a caller's room",
     **dict.fromkeys(
         (
-            Refusal.IDEMPOTENCY_KEY_INVALID,
-            Refusal.IDEMPOTENCY_CONFLICT,
             Refusal.IDEMPOTENCY_IN_FLIGHT,
-            Refusal.IDEMPOTENCY_UNKNOWN,
             Refusal.IDEMPOTENCY_NOT_KEPT,
             Refusal.IDEMPOTENCY_ASKED,
         ),
-        "only where the deployment keeps outcomes",
+        "a server would have to answer late, at length, or with a question",
     ),
     Refusal.TASK_UNKNOWN: "only where a server has tasks",
     Refusal.TOOL_QUARANTINED: "a server would have to change its definitions",
@@ -275,7 +282,7 @@ NOT_ASKED: Final[Mapping[Refusal, str]] = {
     Refusal.APPROVALS_UNAVAILABLE: "the database would have to fail",
     Refusal.AUDIT_UNAVAILABLE: "the audit's disk would have to fail",
     Refusal.OVERLOADED: "the deployment would have to be overloaded",
-    Refusal.UPSTREAM_UNREACHABLE: "every replica would have to be down",
+    Refusal.UPSTREAM_INVALID: "a replica would have to answer what is no answer",
     Refusal.UPSTREAM_TIMEOUT: "it takes as long as the deadline",
     Refusal.CLIENT_GONE: "whoever went away sees no answer; scale and wire show what follows",
     Refusal.INTERNAL_ERROR: "the gateway would have to fail",

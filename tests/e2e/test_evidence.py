@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -18,8 +19,10 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from gateway.audit.checkpoints import SigningKey
+from gateway.cli import main
 from gateway.config_file import load_settings
 from gateway.contract.fingerprint import canonical
 from gateway.contract.refusals import Refusal
@@ -74,8 +77,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "pack.txt").exists():
             words = shown("--demo")
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             done = run([*words[: words.index("--out") + 1], str(pack)])
-            (folder / "pack.txt").write_text(f"{done.returncode}\n{done.stdout}{done.stderr}")
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            took_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            (folder / "pack.txt").write_text(f"{done.returncode}\n{took_s:.1f}\n{done.stdout}{done.stderr}")
     return pack
 
 
@@ -96,8 +102,9 @@ def failing(files: Mapping[str, bytes]) -> set[str]:
 
 def test_the_demos_pack_is_complete_and_verifies_offline(made: Path) -> None:
     """Every check of every class holds, the exit code is 0, and `verify` finds the digest that was printed."""
-    code, _, text = said(made).partition("\n")
+    code, took_s, text = said(made).split("\n", 2)
     assert code == "0", text
+    assert float(took_s) < 60, "processor time of all its processes: it holds on a machine that is busy as well"
     digest = text.strip().splitlines()[-1].removeprefix("sha256:")
     words = shown("verify")
     done = run([*words[:2], str(made), "--digest", digest, "--json"])
@@ -108,8 +115,8 @@ def test_the_demos_pack_is_complete_and_verifies_offline(made: Path) -> None:
     assert found["wrong"] == []
     whole = {group for group, count in found["classes"].items() if count["asked"] == count["holds"] > 0}
     assert whole == set(CLASSES)
-    assert run([*words[:2], str(made), "--digest", "0" * 64]).returncode == 1
-    assert run([*words[:2], str(made.parent / "nowhere")]).returncode == 2
+    for wrong, exit_code in (([str(made), "--digest", "0" * 64], 1), ([str(made.parent / "nowhere")], 2)):
+        assert CliRunner().invoke(main, [*words[:2], *wrong]).exit_code == exit_code
 
 
 def test_no_secret_is_in_a_pack(made: Path) -> None:
@@ -204,9 +211,9 @@ TAMPERINGS: Mapping[str, tuple[Callable[[Path], Any], str]] = {
 
 def test_every_tampering_with_a_pack_is_found(made: Path, tmp_path: Path) -> None:
     """A byte, a file more or less, a link, a verdict: the exit code is 1, and what was changed is named."""
+    assert examine(made).complete
     for number, (name, (tamper, told)) in enumerate(TAMPERINGS.items()):
         pack = Path(shutil.copytree(made, tmp_path / str(number)))
-        assert examine(pack).complete, name
         tamper(pack)
         found = examine(pack)
         assert not found.complete, name
@@ -337,6 +344,18 @@ ALTERED: Mapping[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
         lambda files: files.update({"scale/arrivals.jsonl": files["scale/arrivals.jsonl"] * 2}),
         "scale/sent_once",
     ),
+    "an outcome of another call": (
+        lambda files: _answered(files, "scale/repeated.json", "again", headers={"ostiary-replay-of": "0" * 32}),
+        "scale/repeated",
+    ),
+    "another call under its key": (
+        lambda files: _instead(files, "scale/repeated.json", "other", "again"),
+        "scale/repeated",
+    ),
+    "asked again and sent again": (
+        lambda files: _instead(files, "scale/sent_once.json", "again", "next"),
+        "scale/sent_once",
+    ),
     "served by the dead": (
         lambda files: _instead(files, "scale/sent_once.json", "next", "lost"),
         "scale/goes_on",
@@ -404,10 +423,11 @@ ALTERED: Mapping[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
 def test_a_fault_in_real_transcripts_makes_its_check_fail(made: Path, fault: str) -> None:
     """Each check is derived from bytes: with others, that very check fails."""
     files, _ = read(made)
-    alter, check = ALTERED[fault]
-    assert check not in failing(files)
+    alter, key = ALTERED[fault]
+    check = next(one for one in CHECKS if one.key == key)
+    assert judge([check], Seen(files))[0].holds
     alter(files)
-    assert check in failing(files)
+    assert not judge([check], Seen(files))[0].holds
 
 
 def test_each_class_without_its_files_is_incomplete(made: Path) -> None:
@@ -496,7 +516,7 @@ def test_a_tokens_signature_alone_is_a_secret() -> None:
 def test_the_record_in_a_pack_is_signed_by_who_is_trusted(made: Path) -> None:
     """Whoever makes a pack up has no key: with `--public-key` the signature counts, without it nobody's does."""
     key = orjson.loads((made / "facts.json").read_bytes())["record_key"]
-    assert run(["evidence", "verify", str(made), "--public-key", key]).returncode == 0
+    assert CliRunner().invoke(main, ["evidence", "verify", str(made), "--public-key", key]).exit_code == 0
     stranger = SigningKey(base64.urlsafe_b64encode(os.urandom(32)).decode(), "X").public
     found = examine(made, trusted=[stranger])
     assert found.wrong == ("audit/record.jsonl: it is not signed by a key that is trusted here",)

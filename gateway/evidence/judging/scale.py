@@ -55,15 +55,32 @@ def _once(seen: Seen) -> str:
     steps = seen.steps("scale/sent_once.json")
     seen.passed(steps["good"])
     lost = steps["lost"]
-    row = Refusal.UPSTREAM_INVALID.value
-    need(lost.status in (row.status, 504) and lost.error, lost.short)
+    row = Refusal.UPSTREAM_UNREACHABLE.value
+    need((lost.status, lost.error.get("code")) == (row.status, row.code), lost.short)
     kinds = sorted(record["kind"] for record in seen.records(lost))
     need(kinds == ["decision", "outcome"], f"{lost.short}, and the records {kinds}")
     ended = next(record for record in seen.records(lost) if record["kind"] == "outcome")
     need(ended.get("outcome") == "unknown", f"{lost.short}, and the outcome {ended.get('outcome')}")
-    arrived = [line for line in lines_of(seen.raw("scale/arrivals.jsonl")) if line.get("trace") == lost.trace]
+    again = steps["again"]
+    seen.refused(again, Refusal.IDEMPOTENCY_UNKNOWN)
+    ours = {lost.trace, again.trace}
+    arrived = [line for line in lines_of(seen.raw("scale/arrivals.jsonl")) if line.get("trace") in ours]
     need(len(arrived) == 1, f"it arrived {len(arrived)} times at the replicas")
-    return f"{lost.short}, outcome unknown; it arrived once, at {arrived[0].get('replica')}"
+    told = f"{lost.short}, outcome unknown, and asked again {again.short}"
+    return f"{told}; it arrived once, at {arrived[0].get('replica')}"
+
+
+def _repeated(seen: Seen) -> str:
+    steps = seen.steps("scale/repeated.json")
+    first, again = steps["first"], steps["again"]
+    seen.passed(first)
+    need(again.status == 200 and again.result == first.result, f"{again.short}, another answer")
+    told = again.headers.get("ostiary-replay-of")
+    need(told == first.decision != again.decision, f"told as the outcome of {told}")
+    sent = [line for line in seen.records(again) if line["kind"] == "outcome" and line.get("replica")]
+    need(not sent, f"it was sent to {[line['replica'] for line in sent]}")
+    seen.refused(steps["other"], Refusal.IDEMPOTENCY_CONFLICT)
+    return f"the first answer again, sent nowhere; with other arguments {steps['other'].short}"
 
 
 def _goes_on(seen: Seen) -> str:
@@ -97,10 +114,19 @@ SCALE: Final = (
         "scale",
         "sent_once",
         "UPS-08",
-        "A call whose replica dies once it has it",
-        "502, outcome unknown, arrived once",
+        "A call whose replica dies once it has it, and the same again under its key",
+        "502, outcome unknown; refused; arrived once",
         ("scale/sent_once.json", "scale/arrivals.jsonl"),
         _once,
+    ),
+    Check(
+        "scale",
+        "repeated",
+        "docs/idempotency.md",
+        "A call under an idempotency key, again, and another under it",
+        "the known outcome again, sent nowhere; 409",
+        ("scale/repeated.json",),
+        _repeated,
     ),
     Check(
         "scale",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 import orjson
 
@@ -29,6 +30,15 @@ async def take_broken_stream(book: Notebook) -> None:
         await book.site.act("mend_replicas")
 
 
+async def take_repeated(book: Notebook) -> None:
+    """A call under a key, the same once more, and another one under that key."""
+    transcript = book.transcript("scale/repeated.json")
+    key = secrets.token_hex(16)
+    await transcript.ask("first", book.site.read().with_headers(Idempotency_Key=key))
+    await transcript.ask("again", book.site.read().with_headers(Idempotency_Key=key))
+    await transcript.ask("other", book.site.read(book.site.plan.failing).with_headers(Idempotency_Key=key))
+
+
 async def take_lost_replica(book: Notebook) -> None:
     """A replica that dies once it has the call; what arrived at the replicas is asked of them, not of the gateway."""
     transcript = book.transcript("scale/sent_once.json")
@@ -36,9 +46,12 @@ async def take_lost_replica(book: Notebook) -> None:
     await transcript.ask("good", book.site.read())
     try:
         await book.site.act("lose_replica")
-        lost = await transcript.ask("lost", book.site.read())
+        keyed = book.site.read().with_headers(Idempotency_Key=secrets.token_hex(16))
+        lost = await transcript.ask("lost", keyed)
         await transcript.ask("next", book.site.read())
+        again = await transcript.ask("again", keyed)
     finally:
         await book.site.act("mend_replicas")
-    arrived = [line for line in lines_of(await book.site.act("arrivals")) if line.get("trace") == lost["trace"]]
+    ours = {lost["trace"], again["trace"]}
+    arrived = [line for line in lines_of(await book.site.act("arrivals")) if line.get("trace") in ours]
     book.draft.add("scale/arrivals.jsonl", b"".join(orjson.dumps(line) + b"\n" for line in arrived))
