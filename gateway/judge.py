@@ -26,6 +26,7 @@ from gateway.logs import set_up_logs
 from gateway.mistakes import line_of
 from gateway.opening import CannotStart, open_record
 from gateway.plan import Plan, make_plan
+from gateway.wire_look import look_at_wires
 
 FIXED: Final = (
     "listen.host", "listen.port", "admin.host", "admin.port",
@@ -54,12 +55,15 @@ def judge(file: Path, running: bytes, coming: bytes) -> dict[str, Any]:
 
 def _fixed(before: Settings, after: Settings) -> list[str]:
     changed = [name for name in FIXED if attrgetter(name)(before) != attrgetter(name)(after)]
+    if (before.listen.tls is None) is not (after.listen.tls is None):
+        changed.append("listen.tls")  # for a while, some workers would speak TLS on the one socket, and some not
     return [f"{name}: can't change while the gateway runs -> put the old value back, or restart" for name in changed]
 
 
 def _found(plan: Plan, settings: Settings) -> list[str]:
     findings = [
         *look_for_folders(settings),
+        *look_at_wires(plan),
         *asyncio.run(look_at_database(settings)),
         *asyncio.run(look(plan, settings)),
     ]

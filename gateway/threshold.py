@@ -83,7 +83,7 @@ class Threshold:
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.closed = False
 
     def open(self, listener: socket.socket) -> None:
         """Accept from now on."""
@@ -94,9 +94,9 @@ class Threshold:
 
     def close(self) -> None:
         """Accept no more. Who is coming has `LAST_S` to shake hands: it may be about to send what nobody repeats."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()

@@ -7,8 +7,9 @@ import contextlib
 import errno
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ import pytest
 
 from gateway import threshold
 from gateway.contract.passage import Received, Reply
+from gateway.departure import Departure
 from gateway.upstream.target import Fixed
 from gateway.wires.pem import Files, load
 from tests.edge.door import LIMITS, MAIN, OpenDoor, StubCorridor, head, open_door, post
@@ -293,3 +295,68 @@ async def test_without_a_descriptor_it_waits_and_goes_on(shown: Shown, monkeypat
         one.close()
         await one.wait_closed()
         assert listener.failures == 0
+
+
+@pytest.mark.parametrize("how", [Departure.retire, Departure.leave], ids=["retires", "leaves"])
+def test_ops_01_a_handshake_that_goes_on_while_the_worker_leaves_is_served(
+    shown: Shown, how: Callable[[Departure], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS-01: who is half through its handshake when the listener closes is served, for the last time.
+
+    The client could not tell a broken connection from a call that ran.
+    """
+    monkeypatch.setattr(threshold, "LAST_S", 20.0)
+    with open_door(secured=shown) as door, socket.create_connection(door.address, 10) as sock:
+        door.server.config.timeout_graceful_shutdown = 20
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client().wrap_bio(incoming, outgoing, server_hostname=door.address[0])
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read()
+        sock.sendall(hello[:100])
+        asyncio.run(eventually(lambda: door.server.started and threshold_of(door).coming == 1))
+        begin(door, how)
+        assert threshold_of(door).closed is (how is Departure.retire)
+        sock.sendall(hello[100:])
+        pump(sock, tls.do_handshake, incoming, outgoing)
+        tls.write(post())
+        sock.sendall(outgoing.read())
+        answer = pump(sock, lambda: tls.read(65_536), incoming, outgoing)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close\r\n" in answer.lower()
+
+
+def threshold_of(door: OpenDoor) -> threshold.Threshold:
+    """What accepts for the door."""
+    return cast("threshold.Threshold", door.server.servers[0])
+
+
+def begin(door: OpenDoor, how: Callable[[Departure], None]) -> None:
+    """Let the door's server leave; it has begun when this returns."""
+    begun = threading.Event()
+    protocol: Any = door.server.config.http
+
+    class House:
+        def drain(self) -> None:
+            """Nothing goes on for ever."""
+
+    def leave() -> None:
+        how(Departure(House(), door.server, protocol.watch, 5.0))
+        begun.set()
+
+    door.loop.call_soon_threadsafe(leave)
+    assert begun.wait(10)
+
+
+def pump(sock: socket.socket, step: Callable[[], Any], incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> Any:
+    """Do a step of TLS over the socket, as often as it wants to read."""
+    while True:
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            sock.sendall(outgoing.read())
+        data = sock.recv(65_536)
+        assert data, "cut off"
+        incoming.write(data)

@@ -41,6 +41,10 @@ def test_what_serves_is_taken_and_its_bounds_are_told(stack: Stack) -> None:
 
 
 WRONG: dict[str, tuple[Edit, str]] = {
+    "no certificate": (
+        lambda one: one["servers"]["files"].update(replicas=["https://127.0.0.1:9/mcp"], tls={"ca": "no.pem"}),
+        r"servers\.files\.tls\.ca: .*no\.pem",
+    ),
     "unknown key": (lambda one: one["limits"].update(body_byte=1), r"limits\.body_byte: .* did you mean body_bytes"),
     "missing secret": (lambda one: one.update(seals={"keys_env": "NOWHERE"}), r"seals\.keys_env: .*NOWHERE"),
     "no bundle": (lambda one: one.update(policy={"path": "nowhere"}), r"policy\.path: .*nowhere"),
@@ -86,6 +90,22 @@ def test_every_fixed_setting_is_tried_below() -> None:
         group, key = name.split(".")
         annotation: Any = Settings.model_fields[group].annotation
         assert key in annotation.model_fields
+
+
+def test_tls_is_neither_begun_nor_ended_while_it_runs(stack: Stack) -> None:
+    """Workers of two configurations share a socket for a while: it speaks one thing. Other files are no change."""
+
+    def tls(document: dict[str, Any]) -> None:
+        document["public_url"] = document["public_url"].replace("http:", "https:")
+        document["listen"]["tls"] = {"cert": "x.pem", "key": "x.key"}
+
+    (mistake,) = judged(stack, tls)["mistakes"]
+    assert ": listen.tls: can't change while the gateway runs -> " in mistake
+    document = yaml.safe_load(stack.config.read_bytes())
+    tls(document)
+    stack.config.write_text(yaml.safe_dump(document, sort_keys=False))
+    (mistake,) = judged(stack, lambda one: one["listen"]["tls"].update(key="y.key"))["mistakes"]
+    assert re.search(r"listen\.tls\.cert: .*x\.pem: No such file", mistake)
 
 
 @pytest.mark.parametrize("name", FIXED)
