@@ -23,6 +23,9 @@ from approvals.vault import Vault, join
 
 LEASE_S = 120.0
 SWEPT = 500
+SHARES = 10
+"""No subject may have more of all bytes than this part."""
+
 _HELD = (Stage.RUNNING, Stage.UNKNOWN)
 """What whoever runs a call may end: a lease that lapsed meanwhile takes nothing from the truth."""
 
@@ -34,8 +37,9 @@ class KeyedCalls:
     """One worker's way to them; several share a store. `keys`: 32 bytes each, of this purpose, the current one first.
 
     `keep_s`: how long a key is remembered after its call's end. `per_subject` and `most`: how many keys of one
-    subject and of all are remembered; `bytes_in_all`: how much of outcomes. The last two are looked at by
-    `measure`, and what this worker adds in between is counted along. `clock`: for tests; else the store's.
+    subject and of all are remembered; `bytes_in_all`: how much of outcomes, a tenth of which one subject may have.
+    What all have is looked at by `measure`, and what this worker adds in between is counted along. `clock`: for
+    tests; else the store's.
     """
 
     def __init__(
@@ -218,9 +222,11 @@ class KeyedCalls:
     async def _make_room(self, ledger: Ledger, wanted: Wanted, now: float) -> None:
         if self.count >= self._most or self.bytes >= self._bytes_in_all:
             raise TooManyKeys(f"{self.count} keys, {self.bytes} bytes of outcomes", all_full=True)
-        query = select(func.count()).where(_columns.holder.in_(self._holders(wanted)), _columns.expires_at > now)
-        if (await ledger.connection.execute(query)).scalar_one() >= self._per_subject:
-            raise TooManyKeys("keys of one subject", all_full=False)
+        theirs = _columns.holder.in_(self._holders(wanted)), _columns.expires_at > now
+        query = select(func.count(), func.coalesce(func.sum(_columns.size), 0)).where(*theirs)
+        count, size = (await ledger.connection.execute(query)).one()
+        if count >= self._per_subject or size >= self._bytes_in_all / SHARES:
+            raise TooManyKeys(f"{count} keys, {size} bytes of outcomes of one subject", all_full=False)
 
     async def _row(self, ledger: Ledger, wanted: Wanted, columns: Sequence[Any]) -> Any:
         query = select(*columns).where(_columns.lookup.in_(self._lookups(wanted)), not_(_is_over(self._clock())))

@@ -63,7 +63,7 @@ ran before."""
 _LOGGED = (
     "kind", "decision_id", "request_id", "trace_id", "server", "replica", "method", "name", "verdict", "reasons",
     "policy_revision", "ticket", "status", "code", "latency_ms", "outcome", "detail", "legacy", "quirks",
-    "task", "upstream_revision", "retries",
+    "task", "upstream_revision", "retries", "replay_of",
 )  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import (
     Field,
+    model_validator,
 )
 
 from gateway.settings.kinds import (
@@ -39,6 +40,12 @@ class Limits(Group):
     held_result_bytes: Annotated[int, Field(ge=1024, le=1 << 28)] = 4_194_304
     grace_s: Annotated[float, Field(ge=0, le=600)] = 25.0
     drain_s: Annotated[float, Field(ge=0, le=300)] = 5.0
+
+    @model_validator(mode="after")
+    def _no_subject_is_all(self) -> Self:
+        if (self.concurrent_per_subject or 0) > self.concurrent:
+            raise ValueError("concurrent_per_subject: is above concurrent, and so would hold nobody back")
+        return self
 
     @property
     def at_once_per_subject(self) -> int:

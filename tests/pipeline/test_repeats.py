@@ -595,14 +595,14 @@ async def test_room_is_bounded_and_says_so(tmp_path: Path) -> None:
         assert (full[0], code(full), full[2][b"retry-after"]) == (429, 42901, b"60")
         assert (await ask(house, "c", claims={"sub": "bob"}))[0] == 200
         assert b"ostiary-replay-of" in (await ask(house, "a"))[2]
-        bounds: tuple[Mapping[str, int], ...] = ({"most": 3}, {"bytes_in_all": 100})
+        bounds: tuple[Mapping[str, int], ...] = ({"most": 3}, {"bytes_in_all": 400})
         for most in bounds:
             bound(**most)
             rows = house.corridor.repeats.rows
             assert rows is not None
             await rows.measure()
             assert rows.count == 3
-            assert rows.bytes > 100
+            assert rows.bytes > 400
             full = await ask(house, "d", claims={"sub": "carol"})
             assert (full[0], code(full), full[2][b"retry-after"]) == (503, 50305, b"60")
             assert b"ostiary-replay-of" in (await ask(house, "a"))[2]

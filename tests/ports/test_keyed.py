@@ -229,11 +229,19 @@ async def test_room_is_bounded_for_one_and_for_all(where: Path | str) -> None:
         first = next(one for one in found if isinstance(one, Taken))
         await there.one.free(first)
         assert isinstance(await there.one.take(replace(PAY, key="new"), "d"), Taken)
-    async with gateways(where, most=7, bytes_in_all=1) as there:
+    async with gateways(where, bytes_in_all=1500) as there:
+        dave = replace(PAY, party=("https://i", "dave"))
+        large = replace(PAID, text=b"x" * 150)
+        assert await there.one.end(await there.taken(dave), Stage.KEPT, large)
+        with pytest.raises(TooManyKeys, match="of one subject") as caught:
+            await there.two.take(replace(dave, key="k-2"), "d")
+        assert not caught.value.all_full
+        assert isinstance(await there.two.take(replace(PAY, party=("https://i", "erin")), "d"), Taken)
+    async with gateways(where, most=9, bytes_in_all=10**6) as there:
         await there.one.measure()
         known = await there.one.take(replace(PAY, party=("https://i", "carol")), "d-c")
         assert isinstance(known, Taken)
-        for keyed, why in ((there.one, "7 keys"), (there.two, "keys")):
+        for keyed, why in ((there.one, "9 keys"), (there.two, "keys")):
             await there.two.measure()
             with pytest.raises(TooManyKeys, match=why) as caught:
                 await keyed.take(replace(PAY, party=("https://i", "dora")), "d")

@@ -8,6 +8,7 @@ from math import floor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
@@ -128,3 +129,10 @@ def test_half_of_all_is_one_subjects_where_nothing_is_said(said: dict[str, int],
     assert limits.at_once_per_subject == at_once
     assert Limits().at_once_per_subject >= 200
     assert Limits().requests_per_subject == 0
+
+
+def test_a_limit_of_one_subject_above_that_of_all_is_refused() -> None:
+    """It would hold nobody back: the error names the setting."""
+    assert Limits(concurrent=9, concurrent_per_subject=9).at_once_per_subject == 9
+    with pytest.raises(ValidationError, match="concurrent_per_subject"):
+        Limits(concurrent=9, concurrent_per_subject=10)

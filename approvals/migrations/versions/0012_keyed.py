@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("bond", sa.LargeBinary, nullable=False),
         sa.Column("told", sa.LargeBinary),
     )
-    op.create_index("keyed_calls_of", "keyed_calls", ["holder", "expires_at"])
+    op.create_index("keyed_calls_of", "keyed_calls", ["holder", "expires_at", "size"])
     op.create_index("keyed_calls_due", "keyed_calls", ["expires_at"])
     running = sa.text("state = 'running'")
     op.create_index(
