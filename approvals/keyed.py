@@ -156,13 +156,15 @@ class KeyedCalls:
         self._held.discard(taken.lookup)
 
     async def renew(self) -> None:
-        """Hold all leases of this worker longer. To be called several times per `lease_s`."""
+        """Hold all leases of this worker longer, but for those that lapsed: what was told to be unknown stays so
+        until its end is known. To be called several times per `lease_s`.
+        """
         if not (held := list(self._held)):
             return
-        until = self._clock() + self._lease_s
-        query = update(keyed_calls).where(
-            _columns.lookup.in_(held), _columns.owner == self._owner, _columns.state == Stage.RUNNING
-        )
+        now = self._clock()
+        until = now + self._lease_s
+        mine = and_(_columns.lookup.in_(held), _columns.owner == self._owner, _columns.state == Stage.RUNNING)
+        query = update(keyed_calls).where(mine, _columns.lease_until > now)
         await self._change(query.values(lease_until=until, expires_at=until + self._keep_s))
 
     async def reconcile(self, owner: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -218,6 +218,7 @@ def test_a_key_is_what_the_model_says(
                     max_examples=examples,
                     stateful_step_count=25,
                     deadline=None,
+                    phases=(Phase.explicit, Phase.generate),  # on a loaded disk a history is not worth shrinking
                     suppress_health_check=list(HealthCheck),
                 ),
             )
