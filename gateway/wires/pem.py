@@ -110,7 +110,10 @@ def tell(error: BaseException) -> str:
 
 
 def _server_context() -> ssl.SSLContext:
-    """No session is resumed: each connection shows and sees the certificates that are in force when it begins."""
+    """No ticket is given, and a session ends with its context: whoever comes sees the certificates that are in force.
+
+    By TLS 1.2 a client may resume a session at the worker that it had it with, under the same certificates.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)

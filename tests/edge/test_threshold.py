@@ -78,7 +78,7 @@ def tls_door(shown: Shown, **options: Any) -> Iterator[OpenDoor]:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_both_versions_are_spoken_with_forward_secrecy(shown: Shown, version: ssl.TLSVersion) -> None:
-    """TLS 1.2 and 1.3, authenticated encryption with forward secrecy, http/1.1 and nothing else, nothing resumed."""
+    """TLS 1.2 and 1.3, authenticated encryption with forward secrecy, http/1.1 and nothing else, no ticket."""
     tls = client(minimum_version=version, maximum_version=version)
     tls.set_alpn_protocols(["h2", "http/1.1"])
     with tls_door(shown) as door, RawClient(door.address, tls=tls) as one:
@@ -220,6 +220,25 @@ def test_a_new_certificate_is_for_new_connections(shown: Shown) -> None:
         assert first
         assert second
         assert first["serialNumber"] != second["serialNumber"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_no_session_outlives_its_certificate(shown: Shown, version: ssl.TLSVersion) -> None:
+    """Whoever brings a session of before the replacement shakes hands anew; by TLS 1.3 it is so at any time."""
+    tls = client(minimum_version=version, maximum_version=version)
+
+    def is_resumed(session: ssl.SSLSession | None) -> bool:
+        with socket.create_connection(door.address, 5) as sock:
+            secured = tls.wrap_socket(sock, server_hostname="127.0.0.1", session=session)
+            with secured:
+                return bool(secured.session_reused)
+
+    with tls_door(shown) as door, RawClient(door.address, tls=tls) as one:
+        assert one.send(post()).read_answer().status == 200
+        session = cast("ssl.SSLSocket", one.socket).session
+        assert is_resumed(session) is (version is ssl.TLSVersion.TLSv1_2)
+        shown.show(authority().sign(*LOOPBACK))
+        assert not is_resumed(session)
 
 
 def test_clients_certificates_are_asked_for_where_it_is_set(tmp_path: Path) -> None:
