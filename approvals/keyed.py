@@ -68,6 +68,11 @@ class KeyedCalls:
         self.count = 0
         self.bytes = 0
 
+    @property
+    def held(self) -> int:
+        """How many leases this worker holds."""
+        return len(self._held)
+
     async def look(self, wanted: Wanted) -> Found | None:
         """What stands under the key; None where this call may take it. Raises `StoreUnavailable`, `Unreadable`."""
         return await self._store.read(lambda ledger: self._find(ledger, wanted))

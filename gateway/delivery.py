@@ -259,33 +259,36 @@ class Delivery:
         record = outcome_record(passage, self.redactor)
         self.sink.note(record)
         self.observer.concluded(passage, record)
-        if isinstance(passage.settled, Claimed):
-            if passage.sent:
-                run = RUNS[outcome]
-                if run is Run.WAITING and passage.settled.by_grant:  # of which no leg goes on
-                    run = Run.EXECUTED
-                if run is Run.WAITING and passage.refused is not None:  # the caller can't be asked, so it ends here
-                    run = Run.UNKNOWN
-                await self._end_use(self.desk.finish(passage.settled, run), passage.settled)
-            else:
-                await self.restore(passage.settled)
-        if passage.keyed is not None:
-            await self.repeats.end(passage, text, self.spawn)
+        await self._end(passage, text)
 
     async def give_back(self, passage: Passage) -> None:
         """What a call consumed that was not even decided: its use, and its key."""
-        if isinstance(passage.settled, Claimed):
-            await self.restore(passage.settled)
-        if passage.keyed is not None:
-            await self.repeats.end(passage, b"", self.spawn)
+        await self._end(passage, b"")
 
-    async def restore(self, use: Claimed) -> None:
-        """Give a use back. Only for a call of which provably not one byte left."""
-        await self._end_use(self.desk.restore(use), use)
+    async def _end(self, passage: Passage, text: bytes) -> None:
+        """End the use that a call consumed and the key that it took, both to their end even if the client goes away
+        meanwhile: what nobody ends is held until its lease lapses into `unknown`."""
+        if isinstance(passage.settled, Claimed) or passage.keyed is not None:
+            await asyncio.shield(self.spawn(self._end_both(passage, text)))
 
-    async def _end_use(self, ending: Awaitable[None], use: Claimed) -> None:
-        """To its end even if the client goes away meanwhile: a use that nobody ends would lapse into `unknown`."""
-        await asyncio.shield(self.spawn(self._try_to_end(ending, use)))
+    async def _end_both(self, passage: Passage, text: bytes) -> None:
+        try:
+            if isinstance(passage.settled, Claimed):
+                await self._try_to_end(self._ending(passage, passage.settled), passage.settled)
+        finally:
+            if passage.keyed is not None:
+                await self.repeats.end(passage, text, self.spawn)
+
+    def _ending(self, passage: Passage, use: Claimed) -> Awaitable[None]:
+        """How the use of this call ends: given back only if provably not one byte of it left."""
+        if not passage.sent:
+            return self.desk.restore(use)
+        run = RUNS[passage.outcome]
+        if run is Run.WAITING and use.by_grant:  # of which no leg goes on
+            run = Run.EXECUTED
+        if run is Run.WAITING and passage.refused is not None:  # the caller can't be asked, so it ends here
+            run = Run.UNKNOWN
+        return self.desk.finish(use, run)
 
     @staticmethod
     async def _try_to_end(ending: Awaitable[None], use: Claimed) -> None:
@@ -318,7 +321,7 @@ class Delivery:
     async def _give_back(self, task: asyncio.Task[Claimed | Held]) -> None:
         await asyncio.wait({task})
         if task.exception() is None and isinstance(settled := task.result(), Claimed):
-            await self.restore(settled)
+            await self._try_to_end(self.desk.restore(settled), settled)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Finish `work` apart from the connection that caused it; `drain()` waits for it."""

@@ -101,6 +101,7 @@ class Corridor:
             try:
                 admitted = await self.walk(arrival, passage)
             except Replayed as replayed:
+                self.uncount(passage)
                 await self.commit(passage)
                 return await self.delivery.replay(passage, replayed.outcome)
             await self.commit(passage)

@@ -136,14 +136,18 @@ class Relay:
 
     async def _run(self) -> AsyncGenerator[bytes, None]:
         passage, delivery, stream = self._passage, self._delivery, self._stream
+        before = b""  # what came along with the response: whoever leaves there does not make its outcome unknown
         try:
             try:
                 async for chunk in self._answer.chunks():
                     # One name for what came and what leaves: nothing is kept twice while the client is slow.
                     chunk = b"".join(stream.feed(chunk))  # noqa: PLW2901
+                    if stream.final is not None:
+                        before = chunk
+                        break
                     if chunk:
                         yield chunk
-                    if stream.final is not None or stream.fault:
+                    if stream.fault:
                         break
             except UpstreamFault:
                 if not self._ended:
@@ -161,9 +165,9 @@ class Relay:
             text = await delivery.answers.fit(passage, self._admitted, stream.final)
             await delivery.conclude(passage, stream.final.outcome, text)
             self._text = text
-            yield stream.encode_final(text)
+            yield before + stream.encode_final(text)
         except Exception as error:  # noqa: BLE001 - the corridor's own broad except, for what it left to this stream
-            yield await self._break_off(delivery.refusal_of(passage, error))
+            yield before + await self._break_off(delivery.refusal_of(passage, error))
 
     async def _break_off(self, refused: Refused) -> bytes:
         """The stream can't go on: an error with the caller's id, so that nobody takes the end for a success."""

@@ -84,7 +84,7 @@ class Repeats:
         try:
             found = await asyncio.shield(taking)
         except asyncio.CancelledError:
-            spawn(self._give_back(taking, wanted, passage.decision_id))
+            spawn(self._give_back(taking, wanted, passage.decision_id, spawn))
             raise
         except StoreUnavailable:
             spawn(self._undo(wanted, passage.decision_id))
@@ -156,13 +156,15 @@ class Repeats:
         self.count("freed" if stage is None else stage.value)
         return True
 
-    async def _give_back(self, taking: asyncio.Future[Taken | Found], wanted: Wanted, decision: str) -> None:
+    async def _give_back(
+        self, taking: asyncio.Future[Taken | Found], wanted: Wanted, decision: str, spawn: Spawn
+    ) -> None:
         """Nobody waits for the key any more."""
         await asyncio.wait({taking})
         if taking.exception() is not None:
             await self._undo(wanted, decision)
         elif isinstance(taken := taking.result(), Taken) and self.rows is not None:
-            await self._write(self.rows, taken, None, Outcome("", decision))
+            await self._end(self.rows, taken, None, Outcome("", decision), spawn)
 
     async def _undo(self, wanted: Wanted, decision: str) -> None:
         """Whether the key was taken is not known, that nothing was sent is. What stays lapses into `unknown`."""

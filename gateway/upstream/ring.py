@@ -206,6 +206,9 @@ class Ring:
                 "replica_ejected", server=self.server, replica=replica.name, why=health.why, faults=health.faults,
                 at_least_s=lasts_s,
             )  # fmt: skip
+            if self._waiting and self._all_out():  # then all are tried, and places that nobody could have are there
+                for one in self.replicas:
+                    self._hand_over(one)
 
     def _came_back(self, replica: Replica, now: float, *, moved: bool) -> None:
         if moved:

@@ -320,6 +320,26 @@ async def test_who_waited_for_a_place_in_vain_was_not_sent(
     ring.leave(replica)
 
 
+async def test_who_waits_is_served_when_all_replicas_are_out(
+    pair: tuple[ScriptedUpstream, ScriptedUpstream], make: Make
+) -> None:
+    """With all of them out all are tried: whoever has waited gets a place at once, before whoever comes then."""
+    upstream = make(*pair, limits=UpstreamLimits(), concurrent=1, queue=10, queue_s=30.0)
+    ring, now = upstream.rings[SERVER.name], asyncio.get_running_loop().time()
+    full, empty = ring.replicas
+    full.running = 1
+    for _ in range(PROBES):
+        ring.probed(empty, now, well=False)
+    waiting = asyncio.create_task(ring.wait(float("inf")))
+    await asyncio.sleep(0)
+    assert (empty.health.out, ring.waiting) == (True, 1)
+    for _ in range(PROBES):
+        ring.probed(full, now, well=False)
+    assert ring.waiting == 0
+    assert await waiting is empty
+    assert (full.running, empty.running) == (1, 1)
+
+
 async def test_subscriptions_and_the_houses_questions_take_no_place(
     pair: tuple[ScriptedUpstream, ScriptedUpstream], make: Make
 ) -> None:
