@@ -15,6 +15,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,10 @@ MOST: Final = 256
 LOGGED_EVERY_S: Final = 60.0
 SAVED_EVERY_S: Final = 2.0
 LARGEST_FILE: Final = 4 * 1024 * 1024
+LATEST_S: Final = datetime.max.replace(tzinfo=UTC).timestamp() - 1
+_TEXTS: Final = (
+    "server", "method", "name", "difference", "live", "candidate", "live_revision", "candidate_revision", "decision",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -152,14 +158,19 @@ class Disagreements:
     async def keep_saved(self) -> None:
         """Write the table whenever it changed, until cancelled."""
         while True:
-            await asyncio.sleep(SAVED_EVERY_S)
             try:
                 await asyncio.to_thread(self.save)
             except OSError as error:
+                self._changed = True
                 self._log.error("shadow_not_written", file=str(self.file), error=error.strerror)
+            await asyncio.sleep(SAVED_EVERY_S)
 
     def forget(self) -> None:
-        """Remove what an earlier worker left (blocking): it was about other revisions, or is counted already."""
+        """Remove what an earlier worker left (blocking): it was about other revisions, or is counted already.
+
+        An empty table is written next: where there is none, nobody has looked on.
+        """
+        self._changed = True
         with contextlib.suppress(OSError):
             self.file.unlink()
 
@@ -172,7 +183,10 @@ def file_of(file: Path, writer: int) -> Path:
 def read_all(file: Path) -> list[Group]:
     """What all workers wrote, the same as one, the most frequent first. Raises `ValueError`, `OSError`."""
     groups: dict[tuple[Any, ...], Group] = {}
-    for one in _groups_in([file, *sorted(file.parent.glob(f"{file.name}.*"))]):
+    files = [one for one in (file, *sorted(file.parent.glob(f"{escape(file.name)}.[1-9]*"))) if one.exists()]
+    if not files:
+        raise ValueError(f"{file} is not there: no gateway has looked on with this configuration")
+    for one in _groups_in(files):
         known = groups.setdefault(one.key(), one)
         if known is not one:
             known.count += one.count
@@ -184,12 +198,28 @@ def read_all(file: Path) -> list[Group]:
 
 def _groups_in(files: Iterable[Path]) -> Iterator[Group]:
     for file in files:
-        if not file.exists():
-            continue
+        if not file.is_file():
+            raise ValueError(f"{file}: not a regular file")
         if file.stat().st_size > LARGEST_FILE:
             raise ValueError(f"{file}: larger than {LARGEST_FILE} bytes")
         for line in file.read_bytes().splitlines():
             try:
-                yield Group(**orjson.loads(line))
+                yield _group_in(line)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{file}: not a list of differences") from error
+
+
+def _group_in(line: bytes) -> Group:
+    """What `save` wrote of a group. Raises `TypeError` or `ValueError` for everything else."""
+    group = Group(**orjson.loads(line))
+    lists = (group.live_reasons, group.candidate_reasons)
+    texts = [getattr(group, name) for name in _TEXTS]
+    if not all(isinstance(one, list) for one in lists):
+        raise TypeError("reasons are lists")
+    if not all(isinstance(one, str) for one in (*texts, *lists[0], *lists[1])):
+        raise TypeError("names are texts")
+    if type(group.count) is not int or not 0 < group.count < 2**53:
+        raise ValueError("a count is a number from 1 on")
+    if not all(type(one) in (int, float) and 0 <= one <= LATEST_S for one in (group.first, group.last)):
+        raise ValueError("a time is seconds since 1970")
+    return group

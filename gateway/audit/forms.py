@@ -79,7 +79,7 @@ def as_ocsf(record: Mapping[str, Any], version: str) -> bytes:
         "status_detail": "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else None,
         "message": " ".join(filter(None, (_text(record, "kind"), _text(record, "method"), _text(record, "name")))),
         "count": record.get("count") if isinstance(record.get("count"), int) else None,
-        "duration": round(record["latency_ms"]) if isinstance(record.get("latency_ms"), (int, float)) else None,
+        "duration": _whole(record.get("latency_ms")),
         "metadata": {
             "version": OCSF_VERSION,
             "product": {"name": "Ostiary", "vendor_name": "Ostiary", "version": version},
@@ -153,6 +153,11 @@ def _millis(time: Any) -> int:
         return round(datetime.fromisoformat(time).timestamp() * 1000)
     except (TypeError, ValueError):
         return 0
+
+
+def _whole(value: Any) -> int | None:
+    """A number without its fraction; None for what OCSF's integers can't hold."""
+    return round(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
 
 
 def _of(record: Mapping[str, Any], member: str, name: str) -> str | None:

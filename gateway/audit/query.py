@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 _AGO: Final = re.compile(r"([0-9]{1,6})([smhdw])")
+_DEEPEST: Final = 200
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -73,10 +74,12 @@ class Query:
 
 
 def read_record(line: bytes) -> dict[str, Any]:
-    """The line's JSON object, or `{}`."""
+    """The line's JSON object, or `{}`; also for one that is nested too deeply to be written again."""
     try:
         record = orjson.loads(line)
-    except ValueError:
+        if line.count(b"[") + line.count(b"{") > _DEEPEST:
+            orjson.dumps(record)
+    except (ValueError, TypeError):
         return {}
     return record if isinstance(record, dict) else {}
 

@@ -138,6 +138,9 @@ class _Speaker:
         value = record.get(name)
         return self.clean(str(value), 512) if value not in (None, "") else ""
 
+    def number(self, record: Record, name: str) -> str:
+        return self.clean(str(record.get(name)), 64)
+
     def event(self, record: Record, decision: str) -> Event:
         other = record.get("decision_id") not in (decision, None) and record.get("kind") != "approval"
         about = self.text(record, "decision_id") if other else ""
@@ -154,10 +157,11 @@ class _Speaker:
             case "outcome":
                 where = f" at {self.text(record, 'replica')}" if record.get("replica") else ""
                 why = f" ({reason})" if reason else ""
-                return f"ended: {self.text(record, 'outcome')}{why}{where}, status {record.get('status')}{ticket}"
+                how, status = self.text(record, "outcome"), self.number(record, "status")
+                return f"ended: {how}{why}{where}, status {status}{ticket}"
             case "refusal":
-                code = f", code {record.get('code')}" if record.get("code") is not None else ""
-                return f"refused: {reason}, status {record.get('status')}{code}{ticket}"
+                code = f", code {self.number(record, 'code')}" if record.get("code") is not None else ""
+                return f"refused: {reason}, status {self.number(record, 'status')}{code}{ticket}"
             case "approval":
                 use = f", use {self.text(record, 'use')}" if record.get("use") else ""
                 by, now = self.text(record, "by"), self.text(record, "ticket_state")

@@ -71,16 +71,20 @@ class Recorded:
 def rebuild(record: Mapping[str, Any]) -> Recorded | None:
     """A record -> its question, as far as it is known; `None` for what was not judged, or can't be asked again.
 
-    Left out are lists (what would be shown depends on what was offered), later legs, tasks, and names that the record
-    shows escaped or cut.
+    Left out are lists (what would be shown depends on what was offered), later legs, tasks, names that the record
+    shows escaped or cut, and what no sink of ours wrote.
     """
     method, name, verdict = record.get("method"), record.get("name"), record.get("verdict")
-    if record.get("kind") not in ("decision", "refusal") or method not in KINDS or not isinstance(verdict, str):
+    if record.get("kind") not in ("decision", "refusal") or not isinstance(verdict, str):
         return None
-    if not isinstance(name, str) or "\\" in name or len(name) >= 128 or "#" in name or record.get("leg"):
+    if not isinstance(method, str) or method not in KINDS or not isinstance(name, str) or record.get("leg"):
         return None
-    actor = record.get("actor") or {}
-    arguments, whole = _arguments(record.get("arguments") or {})
+    actor, shape, reasons = record.get("actor") or {}, record.get("arguments") or {}, record.get("reasons") or []
+    if "\\" in name or len(name) >= 128 or "#" in name or not isinstance(actor, Mapping):
+        return None
+    if not isinstance(shape, Mapping) or not isinstance(reasons, list):
+        return None
+    arguments, whole = _arguments(shape)
     question: dict[str, Any] = {
         "phase": "call",
         "server": {
@@ -107,6 +111,9 @@ def _arguments(shape: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     whole = True
     for pointer, leaf in shape.items():
         steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        if not isinstance(leaf, Mapping):
+            whole = False
+            continue
         if not steps and leaf.get("type") == "object" and not leaf.get("size"):
             continue
         if (
@@ -117,9 +124,12 @@ def _arguments(shape: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         ):
             whole = False  # a place in a list is not told from a member of that name
             continue
-        place = found
+        place: Any = found
         for step in steps[:-1]:
-            place = place.setdefault(step, {})
+            place = place.setdefault(step, {}) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            whole = False  # one below another that has a value: no sink writes that
+            continue
         place[steps[-1]] = leaf["value"]
     return found, whole
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Final
 
 from gateway.contract.redaction import printable
 from gateway.disagreements import Group
 from gateway.rehearsal.bundles import Comparison
 from gateway.rehearsal.replay import Replay
 
+MOST_SHOWN: Final = 512
+
 
 def sheet_of_group(group: Group) -> str:
     """What a shadow would have judged otherwise, in three lines, or four where one of them can be looked up."""
-    what = " ".join(filter(None, (group.server, group.method, group.name)))
+    what = " ".join(_plain(one) for one in (group.server, group.method, group.name) if one)
+    now, then = (", ".join(map(_plain, reasons)) for reasons in (group.live_reasons, group.candidate_reasons))
     last = datetime.fromtimestamp(group.last, UTC).isoformat(timespec="seconds")
     return (
-        f"{group.count} x {what}: {group.difference}\n"
-        f"    now  {group.live} ({', '.join(group.live_reasons)}) by {group.live_revision}\n"
-        f"    then {group.candidate} ({', '.join(group.candidate_reasons)}) by {group.candidate_revision or '-'}, "
+        f"{group.count} x {what}: {_plain(group.difference)}\n"
+        f"    now  {_plain(group.live)} ({now}) by {_plain(group.live_revision)}\n"
+        f"    then {_plain(group.candidate)} ({then}) by {_plain(group.candidate_revision) or '-'}, "
         f"last at {last}" + (f"\n    see  ostiary explain {printable(group.decision, 64)}" if group.decision else "")
     )
 
@@ -26,9 +30,9 @@ def sheet_of_group(group: Group) -> str:
 def sheet_of_replay(told: Replay, compared: bool) -> Iterator[str]:
     """The lines of a replay. `compared`: with the bundle that judged, and not with the record alone."""
     for change, count in told.changes.most_common():
-        what = " ".join(filter(None, (change.server, change.method, change.name)))
+        what = " ".join(_plain(one) for one in (change.server, change.method, change.name) if one)
         yield (
-            f"{count} x {what}: {change.recorded} ({change.recorded_reason or '-'}) "
+            f"{count} x {what}: {_plain(change.recorded)} ({_plain(change.recorded_reason) or '-'}) "
             f"-> {change.then} ({change.then_reason or '-'}){change.how and f': {change.difference} {change.how}'}"
         )
     yield f"{told.changed} would change, {told.failed} would have no verdict, {told.same} stay as they were"
@@ -39,6 +43,11 @@ def sheet_of_replay(told: Replay, compared: bool) -> Iterator[str]:
     if told.without_arguments:
         yield f"{told.without_arguments} were judged without arguments that are not in the record"
     yield f"{told.skipped} records were not judged again: other kinds, lists, tasks, later legs, names not in clear"
+
+
+def _plain(text: str) -> str:
+    """A text of a file as it stands, unless something in it could act on a terminal: then we did not write it."""
+    return text if text.isprintable() and len(text) <= MOST_SHOWN else printable(text, MOST_SHOWN)
 
 
 def sheet_of_comparison(told: Comparison) -> Iterator[str]:

@@ -25,6 +25,9 @@ OTHERS: Final = ""
 WIDTH: Final = 720.0
 HEIGHT: Final = 160.0
 _STEPS_S: Final = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400, 7 * 86_400, 28 * 86_400)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC).timestamp()
+"""No time is before it."""
+
 _MOST_COLUMNS: Final = 32
 _MOST_KEYS: Final = 500
 _MOST_ROWS: Final = 20
@@ -86,7 +89,7 @@ class Tally:
         self._end = max(_seconds(query.until or ""), self._begin + 1)
         length = self._end - self._begin
         self._step: Final = next((one for one in _STEPS_S if length / one < _MOST_COLUMNS), int(length / 8))
-        self._begin -= self._begin % self._step  # whole hours and days, in UTC
+        self._begin = max(self._begin - self._begin % self._step, _FIRST)  # whole hours and days, in UTC
         self._over_time: dict[int, Counts] = {}
         self._tools: dict[tuple[str, str], Counts] = {}
         self._reasons: dict[tuple[str, str], Counts] = {}

@@ -13,7 +13,7 @@ from typing import Final
 from approvals.approvers import Person
 from gateway.audit.looking import Budget, Ended, Wanted, look, shifted
 from gateway.audit.query import Query, read_record
-from gateway.audit.story import MOST, Record, gather, place_of
+from gateway.audit.story import MOST, Record, gather, place_of, reason_of
 from gateway.audit.trail import Chain
 from gateway.contract.redaction import printable
 
@@ -118,8 +118,6 @@ def refused_to(query: Query, party: Party, refusals: frozenset[str]) -> Wanted:
         record = read_record(line)
         if record.get("kind") not in ("refusal", "outcome") or not is_of(record, party):
             return None
-        reasons = record.get("reasons")
-        first = reasons[0] if isinstance(reasons, list) and reasons else ""
-        return record if first in refusals and query.matches(record) else None
+        return record if reason_of(record) in refusals and query.matches(record) else None
 
     return wanted

@@ -280,6 +280,12 @@ async def test_filters_are_read_strictly(hall: Hall) -> None:
     assert (await hall.get(f"/review/why/{9:032x}?at=now", "alice")).status_code == 400
 
 
+async def test_charts_go_back_as_far_as_time(hall: Hall) -> None:
+    """Whatever window is a window has its charts: also the first day that there is, and all days."""
+    for query in ("since=2026-11-30", "since=0001-01-01", "since=0001-01-01&until=9999-12-31", "until=0001-01-01"):
+        assert (await hall.get(f"/review/audit/charts?{query}")).status_code == 200, query
+
+
 async def test_a_bound_ends_a_look_and_says_where_to_go_on(tmp_path: Path) -> None:
     """However little one look reads, going on from page to page meets each record once, in order."""
     file = tmp_path / "audit.jsonl"
@@ -372,6 +378,7 @@ GARBAGE: tuple[Any, ...] = (
     "\u202e</td><script>alert(1)</script>",
     [],
     [1, ["x"]],
+    [["x"], {}],
     {},
     {"a": {"b": 1}},
 )

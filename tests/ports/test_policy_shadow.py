@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from gateway.disagreements import MOST, Disagreements, Group, file_of, group_of, read_all
+from gateway.rehearsal.sheets import sheet_of_group
 from policies.embedded import EmbeddedPolicy
 from policies.shadow import DIFFERENCES, LARGEST, WAITING, Difference, Shadow, ShadowedPolicy, tell_apart
 from policies.verdict import ApprovalTerms, Effect, PolicyUnavailable, Verdict
@@ -168,6 +169,46 @@ def test_the_table_is_small_holds_no_argument_and_is_read_back(tmp_path: Path) -
     (tmp_path / "shadow.jsonl.2").write_text("{}\n")
     with pytest.raises(ValueError, match=r"shadow\.jsonl\.2"):
         read_all(tmp_path / "shadow.jsonl")
+
+
+def test_where_nobody_looked_on_that_is_said(tmp_path: Path) -> None:
+    """No table is no answer; a shadow that agrees in everything has an empty one. Whatever the file's name."""
+    file = tmp_path / "shadow[1]*.jsonl"
+    with pytest.raises(ValueError, match="is not there"):
+        read_all(file)
+    for writer in (0, 1):
+        table = Disagreements(file_of(file, writer), lambda *_: None, REDACTOR.uri)
+        table.forget()
+        table.save()
+    assert read_all(file) == []
+    table.met(difference("read"))
+    table.save()
+    assert [group.count for group in read_all(file)] == [1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"last": "x"}, {"last": 1e300}, {"last": -1}, {"count": "x"}, {"count": None}, {"count": True}, {"count": -5},
+        {"live_reasons": 5}, {"live_reasons": [5]}, {"candidate_reasons": [[]]}, {"server": 5}, {"name": []},
+        {"decision": None}, {"planted": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_table_that_was_changed_is_told_or_shown_plainly(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Whoever may write its file: another form is named, and no text of it acts on a terminal."""
+    file = tmp_path / "shadow.jsonl"
+    table = Disagreements(file, lambda *_: None, REDACTOR.uri)
+    table.met(difference("read"))
+    table.save()
+    group = orjson.loads(file.read_bytes())
+    texts = {name: f"\x1b[2J\u202e{value}" for name, value in group.items() if isinstance(value, str)}
+    acting = {**group, **texts, "live_reasons": ["\x1b[2J"], "candidate_reasons": ["\x07"]}
+    file.write_bytes(orjson.dumps(acting) + b"\n")
+    assert all(line.isprintable() for one in read_all(file) for line in sheet_of_group(one).splitlines())
+    file.write_bytes(orjson.dumps({**group, **changed}) + b"\n" + orjson.dumps(group) + b"\n")
+    with pytest.raises(ValueError, match=r"shadow\.jsonl: not a list of differences"):
+        read_all(file)
 
 
 def test_a_failed_candidate_is_a_group_as_well() -> None:
