@@ -125,17 +125,17 @@ def serve(*, config: Path, host: str | None, port: int | None, workers: int, wat
         fail(error)
     set_up_logs()
     # Not resolved: a mounted ConfigMap's name is a link, and what it leads to goes with the next version.
-    file, limits = config.absolute(), settings.limits
+    file, home, limits = config.absolute(), ("--home", str(config.resolve().parent)), settings.limits
     posts = Posts(
         host=settings.listen.host,
         port=settings.listen.port,
         admin_host=settings.admin.host,
         admin_port=settings.admin.port,
         workers=workers,
-        command=command_of("worker", file, "--host", settings.listen.host, "--workers", str(workers)),
+        command=command_of("worker", file, *home, "--host", settings.listen.host, "--workers", str(workers)),
         configuration=Configuration(text, limits.grace_s, min(limits.drain_s, limits.grace_s)),
         file=file,
-        judge=command_of("judge", file),
+        judge=command_of("judge", file, *home),
         watch=watch,
     )
 
@@ -150,8 +150,12 @@ def serve(*, config: Path, host: str | None, port: int | None, workers: int, wat
         fail(f"{config}: {error}")
 
 
+home_option = click.option("--home", type=click.Path(file_okay=False, path_type=Path), required=True)
+
+
 @main.command(hidden=True)
 @config_option
+@home_option
 @click.option("--host", required=True)
 @click.option("--port", type=int, required=True)
 @click.option("--workers", type=int, required=True)
@@ -160,7 +164,7 @@ def serve(*, config: Path, host: str | None, port: int | None, workers: int, wat
 @click.option("--fd", type=int, required=True)
 @click.option("--status-fd", type=int, required=True)
 def worker(
-    *, config: Path, host: str, port: int, workers: int, text: Path, seat: int, fd: int, status_fd: int
+    *, config: Path, home: Path, host: str, port: int, workers: int, text: Path, seat: int, fd: int, status_fd: int
 ) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
     from gateway.configuration import digest_of  # noqa: PLC0415
@@ -183,7 +187,7 @@ def worker(
     count_in_seat(seat)
     try:
         content = text.read_bytes()
-        settings = with_listen(load_settings(config, content), host, port)
+        settings = with_listen(load_settings(config, content, home=home), host, port)
         house = build(settings, workers=workers, digest=digest_of(content))
     except (ConfigError, ValueError) as error:
         pipe.say(Resigned(str(error)))
@@ -197,11 +201,12 @@ def worker(
 
 @main.command(hidden=True)
 @config_option
+@home_option
 @click.option("--text", type=click.Path(dir_okay=False, path_type=Path), required=True)
 @click.option("--coming", type=click.Path(dir_okay=False, path_type=Path), default=None)
 @click.option("--note", "act", default="")
 @click.option("--facts", default="{}")
-def judge(*, config: Path, text: Path, coming: Path | None, act: str, facts: str) -> None:
+def judge(*, config: Path, home: Path, text: Path, coming: Path | None, act: str, facts: str) -> None:
     """Judge a configuration that is to follow the running one, or record what became of it; for the supervisor."""
     import orjson  # noqa: PLC0415
 
@@ -209,9 +214,9 @@ def judge(*, config: Path, text: Path, coming: Path | None, act: str, facts: str
 
     running = text.read_bytes()
     if coming is None:
-        said = {"why": room.note(config, running, act, orjson.loads(facts))}
+        said = {"why": room.note(config, running, act, orjson.loads(facts), home)}
     else:
-        said = room.judge(config, running, coming.read_bytes())
+        said = room.judge(config, running, coming.read_bytes(), home)
     click.echo(orjson.dumps(said).decode())
 
 

@@ -79,10 +79,10 @@ def _anchor_files(settings: _Files, folder: Path, *names: str) -> _Files:
     return settings.model_copy(update=changed)
 
 
-def _anchor(settings: Settings, folder: Path) -> Settings:
-    """Relative paths, taken from the configuration file's folder."""
+def _anchor(settings: Settings, folder: Path, home: Path) -> Settings:
+    """Relative paths, taken from the configuration file's folder; what must not be forgotten, from `home`."""
     scheme, _, file = settings.approvals.database.partition(":///")
-    database = f"sqlite:///{folder / file}" if scheme == "sqlite" else settings.approvals.database
+    database = f"sqlite:///{home / file}" if scheme == "sqlite" else settings.approvals.database
     issuers = tuple(
         issuer.model_copy(update={"jwks_file": folder / issuer.jwks_file}) if issuer.jwks_file else issuer
         for issuer in settings.identity.issuers
@@ -97,7 +97,7 @@ def _anchor(settings: Settings, folder: Path) -> Settings:
             "identity": settings.identity.model_copy(update={"issuers": issuers}),
             "policy": _anchor_policy(settings.policy, folder),
             "pins": settings.pins.model_copy(update={"file": folder / settings.pins.file}),
-            "audit": _anchor_audit(settings.audit, folder),
+            "audit": _anchor_audit(settings.audit, home),
             "approvals": settings.approvals.model_copy(update={"database": database}),
             "registry": _anchor_files(settings.registry, folder, "lock", "servers"),
         }
@@ -175,11 +175,14 @@ def read_stanzas(file: Path) -> dict[str, Any]:
     return read_servers(file, read_yaml)[0]
 
 
-def load_settings(file: Path, content: bytes | None = None, *, admitted: bool = True) -> Settings:
+def load_settings(
+    file: Path, content: bytes | None = None, *, admitted: bool = True, home: Path | None = None
+) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong.
 
     `content`: what `file` held when it was read, where that was done already.
     `admitted`: servers from a registry have to be as they were admitted; only who admits them anew passes over that.
+    `home`: where the record and the database are, should `file` be a link that led elsewhere when the gateway began.
     """
     _check_environment()
     folder = file.resolve().parent
@@ -197,7 +200,7 @@ def load_settings(file: Path, content: bytes | None = None, *, admitted: bool = 
         theirs = included.file and (included.file, yaml.compose(included.text, Loader=_StrictLoader))
         others = dict.fromkeys(included.names, theirs) if theirs else {}
         raise ConfigError("\n".join(one.line() for one in mistakes_in(error, *place, others))) from error
-    anchored = _anchor(settings, folder)
+    anchored = _anchor(settings, folder, home or folder)
     if admitted:
         hold_to_lock(anchored, included)
     return anchored

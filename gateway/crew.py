@@ -147,6 +147,9 @@ class Crew:
             life, age_s = None, 0.0
             try:
                 life = slot.successor or await self._begin(slot, slot.configuration)
+                if slot.successor not in {None, life}:  # it took over while this one's process was being started
+                    life.leave(signal.SIGTERM)
+                    continue
                 code, why = await self._attend(slot, life)
                 age_s = life.age_s
             except OSError as error:  # no process, no descriptor: the system is short of something
@@ -168,17 +171,22 @@ class Crew:
             await self._pause(slot, pause)
 
     async def _attend(self, slot: Slot, life: Life) -> tuple[int, str]:
-        """Wait for the end of whoever holds the slot, and note when it is ready for the first time."""
+        """Wait until whoever holds the slot ends or is relieved, and note when it is ready for the first time.
+
+        Who is relieved may go on for its grace time: it is not waited for, or nobody would mind its successor.
+        """
         if slot.successor is life:
             slot.successor = None
         slot.holder = life
         slot.arrived.clear()
         self._install(slot, life)
-        greeting = asyncio.create_task(self._greet(slot, life))
+        besides = asyncio.create_task(self._greet(slot, life)), asyncio.create_task(slot.arrived.wait())
         try:
-            return await asyncio.shield(life.ended)
+            await asyncio.wait({life.ended, besides[1]}, return_when=asyncio.FIRST_COMPLETED)
+            return life.ended.result() if life.ended.done() else (0, "")
         finally:
-            greeting.cancel()
+            for task in besides:
+                task.cancel()
             slot.holder = None
             if self.roster.workers.get(slot.number) is life.worker:
                 del self.roster.workers[slot.number]

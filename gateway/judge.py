@@ -37,8 +37,11 @@ FIXED: Final = (
 _NAMED: Final = re.compile(r"([a-z_]+(?:\.[\w-]+)*)(?:\[\d+\])?(?:\.\w+)?: ")
 
 
-def judge(file: Path, running: bytes, coming: bytes) -> dict[str, Any]:
-    """`mistakes`: lines for people (file, line, key, why, mend); the bounds that a supervisor needs, in seconds."""
+def judge(file: Path, running: bytes, coming: bytes, home: Path | None = None) -> dict[str, Any]:
+    """`mistakes`: lines for people (file, line, key, why, mend); the bounds that a supervisor needs, in seconds.
+
+    `home`: the folder that the gateway began in, where `file` is a link that leads elsewhere by now.
+    """
     set_up_logs(logging.CRITICAL)
     try:
         settings = load_settings(file, coming)
@@ -46,14 +49,20 @@ def judge(file: Path, running: bytes, coming: bytes) -> dict[str, Any]:
     except (ConfigError, ValueError) as error:
         mistakes = str(error).splitlines()
     else:
-        mistakes = _fixed(load_settings(file, running), settings) or _found(plan, settings)
+        mistakes = _fixed(file, running, settings, home) or _found(plan, settings)
     if mistakes:
         return {"mistakes": [_placed(one, file, coming) for one in mistakes], "grace_s": 0, "drain_s": 0}
     limits = settings.limits
     return {"mistakes": [], "grace_s": limits.grace_s, "drain_s": min(limits.drain_s, limits.grace_s)}
 
 
-def _fixed(before: Settings, after: Settings) -> list[str]:
+def _fixed(file: Path, running: bytes, after: Settings, home: Path | None) -> list[str]:
+    try:
+        # What it takes in from other files may not be admitted any more: that may be why it is replaced.
+        before = load_settings(file, running, admitted=False, home=home)
+    except ConfigError as error:
+        why = str(error).splitlines()[0]
+        return [f"configuration: what runs can't be read any more, to be compared: {why} -> mend that, or restart"]
     changed = [name for name in FIXED if attrgetter(name)(before) != attrgetter(name)(after)]
     if (before.listen.tls is None) is not (after.listen.tls is None):
         changed.append("listen.tls")  # for a while, some workers would speak TLS on the one socket, and some not
@@ -86,13 +95,13 @@ def _placed(mistake: str, file: Path, text: bytes) -> str:
     return f"{file}:{line_of(root, named[1].split('.'))}: {mistake}"
 
 
-def note(file: Path, running: bytes, act: str, facts: Mapping[str, Any]) -> str:
+def note(file: Path, running: bytes, act: str, facts: Mapping[str, Any], home: Path | None = None) -> str:
     """Write what became of a configuration into the record -> why it could not be, `""` where it is there."""
     set_up_logs(logging.CRITICAL)
 
     async def write() -> None:
         async with AsyncExitStack() as opened:
-            record = await open_record(make_plan(load_settings(file, running)), opened)
+            record = await open_record(make_plan(load_settings(file, running, admitted=False, home=home)), opened)
             await record.act(act, "ostiary", facts)
 
     try:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import Settings
+from gateway.config import EmbeddedPolicySettings, Settings
+from gateway.config_file import load_settings
 from gateway.judge import FIXED, judge
 from tests.support.stack import Stack
 
@@ -123,3 +124,43 @@ def test_what_cannot_change_is_refused_by_name_and_not_ignored(
     mistakes = judged(stack, edit)["mistakes"]
     assert len(mistakes) == 1, mistakes
     assert f": {name}: can't change while the gateway runs -> put the old value back, or restart" in mistakes[0]
+
+
+def test_what_was_taken_in_from_elsewhere_may_be_gone(stack: Stack) -> None:
+    """What runs has servers of a registry that are admitted no more: it can still be followed by another text."""
+    running = yaml.safe_load(stack.config.read_bytes())
+    coming = yaml.safe_dump(running, sort_keys=False).encode()
+    other = {"servers": {"other": {**running["servers"]["files"], "path": "/other/mcp"}}}
+    (stack.config.parent / "taken.yaml").write_text(yaml.safe_dump(other))
+    old = yaml.safe_dump({**running, "registry": {"servers": "taken.yaml", "lock": "no.lock"}}).encode()
+    assert "registry.lock" in judge(stack.config, coming, old)["mistakes"][0], "it would not start by now"
+    assert judge(stack.config, old, coming)["mistakes"] == []
+    (stack.config.parent / "taken.yaml").write_text("servers: {")
+    (mistake,) = judge(stack.config, old, coming)["mistakes"]
+    assert ": configuration: what runs can't be read any more" in mistake
+    assert "taken.yaml" in mistake
+    assert mistake.endswith("-> mend that, or restart")
+
+
+@pytest.mark.parametrize("name", ["audit.file", "approvals.database"])
+def test_a_link_that_leads_elsewhere_moves_neither_the_record_nor_the_tickets(
+    stack: Stack, tmp_path: Path, name: str
+) -> None:
+    """The same text in another folder names another record and other tickets: refused, unless its paths are whole."""
+    document = yaml.safe_load(stack.config.read_bytes())
+    paths = {"audit.file": "audit.jsonl", "approvals.database": "tickets.db"}
+    for one, path in paths.items():
+        group, key = one.split(".")
+        whole = str(path if one == name else tmp_path / path)
+        document[group] = {**document.get(group, {}), key: f"sqlite:///{whole}" if key == "database" else whole}
+    text = yaml.safe_dump(document, sort_keys=False).encode()
+    assert judge(stack.config, text, text, tmp_path)["mistakes"] == []
+    begun_in = tmp_path / "release-1"
+    (mistake,) = judge(stack.config, text, text, begun_in)["mistakes"]
+    assert f": {name}: can't change while the gateway runs" in mistake
+    settings = load_settings(stack.config, text, home=begun_in)
+    assert str(begun_in / paths[name]) in f"{settings.audit.file} {settings.approvals.database}"
+    assert isinstance(settings.policy, EmbeddedPolicySettings)
+    assert settings.policy.path == stack.config.parent / document["policy"]["path"], (
+        "all else is where the link leads"
+    )

@@ -9,15 +9,17 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway import crew, judge_call, metrics_folder, reload
 from gateway.configuration import Configuration, digest_of
+from gateway.employment import Life
 from gateway.supervisor import Posts, Supervisor
 from tests.support.ports import free_port
 from tests.support.processes import descendants, eventually
@@ -26,7 +28,9 @@ WORKER = """
 import json, os, signal, sys, time
 option = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 text, fd = open(option["--text"]).read(), int(option["--status-fd"])
-def leave(*_): os._exit(0)
+def leave(number, _):
+    while "lingers" in text and number == signal.SIGUSR1 and not os.path.exists(text.split()[1]): time.sleep(0.02)
+    os._exit(0)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(number, leave)
 if "resigns" in text and not (os.path.exists(text.split()[1]) and os.unlink(text.split()[1]) is None):
     os.write(fd, b'{"why":"limits: made to fail"}\\n')
@@ -36,7 +40,8 @@ while True:
     os.write(fd, json.dumps({**said, "revision": option["--seat"], "configuration": text}).encode() + b"\\n")
     time.sleep(0.1)
 """
-"""`resigns FILE`: only whoever finds FILE, and takes it away, gets ready."""
+"""`resigns FILE`: only whoever finds FILE, and takes it away, gets ready.
+`lingers FILE`: has work until it is there."""
 
 JUDGE = """
 import json, os, sys, time
@@ -220,6 +225,60 @@ async def test_a_worker_that_dies_meanwhile_is_replaced_with_what_its_slot_runs_
         os.kill(victim, signal.SIGKILL)
         await ended(house, "taken")
         await eventually("both changed", lambda: texts(house) == [f"slow {go}"] * 2)
+
+
+async def test_a_successor_that_dies_is_replaced_while_its_predecessor_has_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who took over serves alone: its slot is filled again at once, however long who left it needs for its calls."""
+    monkeypatch.setattr(crew, "BACKOFF_S", (0.0,))
+    async with running(tmp_path, 1) as (house, file):
+        go = tmp_path / "go"
+        hang_up(file, f"lingers {go}")
+        await ended(house, "taken")
+        leaving = house.roster.workers[0].pid
+        hang_up(file, "third")
+        await eventually("it took over", lambda: texts(house) == ["third"])
+        successor = house.roster.workers[0].pid
+        os.kill(successor, signal.SIGKILL)
+
+        def replaced() -> bool:
+            return texts(house) == ["third"] and house.roster.workers[0].pid != successor
+
+        await eventually("somebody serves again", replaced, 8)
+        assert leaving in descendants(os.getpid()), "and it is still at work"
+        go.touch()
+        await ended(house, "taken", 2)
+        assert house.roster.restarts == 1
+
+
+async def test_a_replacement_that_is_just_being_started_does_not_displace_a_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker died, and its replacement's process comes up after the successor took over: it is the one to go."""
+    monkeypatch.setattr(crew, "BACKOFF_S", (0.0,))
+    begin, gate, old = Life.begin, asyncio.Event(), digest_of(b"first")[:32]
+    held, late = asyncio.Event(), list[Life]()
+
+    async def begin_late(command: Sequence[str], *rest: Any) -> Life:
+        if old not in command[-1]:
+            return await begin(command, *rest)
+        held.set()
+        await gate.wait()
+        late.append(await begin(command, *rest))
+        return late[-1]
+
+    async with running(tmp_path, 1) as (house, file):
+        monkeypatch.setattr(Life, "begin", begin_late)
+        os.kill(house.roster.workers[0].pid, signal.SIGKILL)
+        await asyncio.wait_for(held.wait(), 30)
+        hang_up(file, "second")
+        await ended(house, "taken")
+        gate.set()
+        await eventually("it came, and went", lambda: bool(late) and late[0].ended.done())
+        assert texts(house) == ["second"]
+        assert not house.roster.besides
+        assert house.roster.restarts == 1
 
 
 async def test_a_file_that_changes_is_taken_by_itself_where_that_is_wanted(
