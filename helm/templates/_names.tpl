@@ -33,6 +33,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ .image.repository }}{{ if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .tag .image.tag }}{{ end }}
 {{- end -}}
 
+{{/* 52 at most: a StatefulSet's pods have a label of its name and eleven characters more, and a label has 63. */}}
 {{- define "ostiary.trial.name" -}}
-{{ include "ostiary.fullname" . }}-trial-postgresql
+{{ include "ostiary.fullname" . | trunc 35 | trimSuffix "-" }}-trial-postgresql
 {{- end -}}

@@ -12,6 +12,16 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
+{{/* Where pods may run that are not the gateway: the same nodes, for the image is the same. */}}
+{{- define "ostiary.nodes" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "ostiary.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false
@@ -77,12 +87,7 @@ spec:
   {{- with $values.priorityClassName }}
   priorityClassName: {{ . | quote }}
   {{- end }}
-  {{- with $values.nodeSelector }}
-  nodeSelector: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with $values.tolerations }}
-  tolerations: {{ toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "ostiary.nodes" . | nindent 2 }}
   {{- with $values.affinity }}
   affinity: {{ toYaml . | nindent 4 }}
   {{- end }}

@@ -16,12 +16,17 @@ config.listen.tls: public_url must be https:// then, for that is where clients w
 {{- if not (has (urlParse $config.public_url).path (list "" "/")) }}
 config.public_url: must have no path
 {{- end }}
-{{- if and (eq (int $config.listen.port) (int $config.admin.port)) (eq $config.listen.host $config.admin.host) }}
+{{- if eq (int $config.listen.port) (int $config.admin.port) }}{{/* whatever the hosts: a pod has one address */}}
 config.admin.port: is that of listen already
 {{- end }}
 {{- range $group, $port := dict "listen" $config.listen.port "admin" $config.admin.port }}
 {{- if not (int $port) }}
 config.{{ $group }}.port: 0 lets the system choose, and nothing would find it
+{{- else if lt (int $port) 1024 }}
+config.{{ $group }}.port: {{ int $port }} is for root alone, and nothing in the pod is: 1024 or more (what clients see is service.port)
+{{- end }}
+{{- if and $.root.Values.opa.sidecar (has (int $port) (list 8181 8282)) }}
+config.{{ $group }}.port: {{ int $port }} is the sidecar's, and a pod has one address
 {{- end }}
 {{- end }}
 {{- range $group := list "listen" "admin" }}
@@ -95,8 +100,19 @@ config.audit.hmac_key_env and seals.keys_env: the audit and the seals must not s
 {{ $name }}: settings stand in config, where the chart can judge them
 {{- end }}
 {{- end }}
-{{- range $name, $_ := $values.env }}
-{{- if or (hasKey $values.secretEnv $name) (regexMatch "(PASS(WORD|WD)?|SECRET|TOKEN|KEYS?)$" $name) }}
+{{- range splitList "\n" (include "ostiary.texts" (dict "at" "" "node" $config)) }}
+{{- $setting := index (splitList " " .) 0 }}
+{{- $tells := include "ostiary.tells" (trimPrefix (printf "%s " $setting) .) }}
+{{- if regexMatch "^https?://" (trimPrefix (printf "%s " $setting) .) }}
+{{- if $tells }}
+config.{{ $setting }}: must carry neither user information, query nor fragment; a secret has no place in values
+{{- end }}
+{{- else if $tells }}
+config.{{ $setting }}: a password has no place in values: {{ $setting }}_env, or PGPASSWORD in secretEnv
+{{- end }}
+{{- end }}
+{{- range $name, $value := $values.env }}
+{{- if or (hasKey $values.secretEnv $name) (regexMatch "(PASS(WORD|WD)?|SECRET|TOKEN|KEYS?)$" $name) (include "ostiary.tells" $value) }}
 env.{{ $name }}: a secret comes from a Secret, by secretEnv
 {{- end }}
 {{- end }}
@@ -113,11 +129,6 @@ config.approvals: database and database_env are two answers to one question
 {{- end }}
 {{- if and $config.audit.database $config.audit.database_env }}
 config.audit: database and database_env are two answers to one question
-{{- end }}
-{{- range $group := list "approvals" "audit" }}
-{{- if regexMatch "^postgres(ql)?://[^/@]*:[^/@]*@" (get $config $group).database }}
-config.{{ $group }}.database: a password has no place in values: {{ $group }}.database_env, or PGPASSWORD in secretEnv
-{{- end }}
 {{- end }}
 {{- if eq $kind "sqlite" }}
 {{- if gt $most 1 }}
@@ -204,6 +215,14 @@ policy.data.servers.{{ $name }}: no such server is configured
 {{- define "ostiary.refuse.places" -}}
 {{- $config := .config -}}
 {{- $values := .root.Values -}}
+{{- $name := include "ostiary.fullname" .root }}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" $name) }}
+fullnameOverride: a Service can't be called {{ $name }}: small letters, digits and hyphens, a letter first
+{{- end }}
+{{- $host := (urlParse $config.public_url).hostname }}
+{{- if and (or $values.ingress.enabled $values.httpRoute.enabled) (or (contains ":" $host) (regexMatch "^[0-9.]+$" $host)) }}
+config.public_url: {{ $host }} is an address, and an Ingress or an HTTPRoute is for a name
+{{- end }}
 {{- if not (hasPrefix "/var/lib/ostiary/" $config.audit.file) }}
 config.audit.file: {{ $config.audit.file }} is not below /var/lib/ostiary, the one place that the pod may write to
 {{- end }}

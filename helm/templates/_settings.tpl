@@ -47,6 +47,33 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Every text of a node, a line each: "path text". As ostiary.variables. */}}
+{{- define "ostiary.texts" -}}
+{{- $at := .at -}}
+{{- if kindIs "map" .node -}}
+{{- range $key, $value := .node -}}
+{{- include "ostiary.texts" (dict "at" (empty $at | ternary $key (printf "%s.%s" $at $key)) "node" $value) -}}
+{{- end -}}
+{{- else if kindIs "slice" .node -}}
+{{- range $number, $value := .node -}}
+{{- include "ostiary.texts" (dict "at" (printf "%s[%d]" $at $number) "node" $value) -}}
+{{- end -}}
+{{- else if and (kindIs "string" .node) .node -}}
+{{ printf "%s %s\n" $at (replace "\n" " " .node) }}
+{{- end -}}
+{{- end -}}
+
+{{/* "yes" where a URL holds a password, in whichever of its places; "user" where it names one that it may not name. */}}
+{{- define "ostiary.tells" -}}
+{{- if or (regexMatch "(?i)^postgres(ql)?[^:/]*://[^?#]*:[^?#]*@" .) (regexMatch "(?i)^[a-z][a-z0-9+.-]*://.*[?&](ssl)?password=" .) -}}
+yes
+{{- else if regexMatch "(?i)^[a-z][a-z0-9+.-]*://[^/?#]*:[^/?#]*@" . -}}
+yes
+{{- else if regexMatch "(?i)^https?://[^/?#]*@" . -}}
+user
+{{- end -}}
+{{- end -}}
+
 {{/* Every setting that names a variable, a line each: "path NAME". (dict "at" "" "node" …) */}}
 {{- define "ostiary.variables" -}}
 {{- $at := .at -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helm.chart import CHART, ROOT, SETS, Helm, Manifest, gateway_of, one, rendered, values_of
+from tests.helm.chart import CHART, ROOT, SETS, Helm, Manifest, gateway_of, merged, one, rendered, values_of
 from tests.helm.schemas import CUSTOM, KUBERNETES, faults, load, validators
 
 STAND_INS = {
@@ -97,6 +98,20 @@ def test_names_are_one_each_and_everything_is_labelled(manifests: tuple[Manifest
         assert labels["app.kubernetes.io/instance"] == "ostiary"
         assert labels["helm.sh/chart"].startswith("ostiary-")
         assert item["metadata"].get("namespace") != "default"
+
+
+def test_the_longest_names_are_still_names(helm: Helm) -> None:
+    """63 characters: Services are DNS labels, and the labels that a StatefulSet gives its pods have room (its
+    name, a hyphen and ten characters more in `controller-revision-hash`)."""
+    database = {"approvals": {"database": f"postgresql://ostiary@{'a' * 35}-trial-postgresql/ostiary"}}
+    made = helm.render(merged(values_of("trial"), {"fullnameOverride": "a" * 63, "config": database}))
+    sets = [item["metadata"]["name"] for item in made if item["kind"] == "StatefulSet"]
+    assert len(sets) == 2
+    assert max(map(len, sets)) <= 52
+    for item in made:
+        if item["kind"] in ("Service", "Pod", "StatefulSet", "Job"):
+            assert re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", item["metadata"]["name"])
+    assert one(made, "Service", f"{'a' * 35}-trial-postgresql")
 
 
 def test_selectors_find_what_they_are_for(manifests: tuple[Manifest, ...]) -> None:

@@ -181,6 +181,23 @@ def test_servers_whose_names_are_alike_have_a_policy_each(helm: Helm) -> None:
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name) for name in made)
 
 
+def test_releases_of_one_name_share_a_namespace_of_servers(helm: Helm) -> None:
+    """`ostiary` of `mcp` and `ostiary` of `staging` have a policy each in `payments`: Helm takes no thing twice."""
+    names = [
+        {
+            (item["metadata"]["namespace"], item["metadata"]["name"])
+            for item in made
+            if item["metadata"].get("namespace") == "payments"
+        }
+        for made in (
+            rendered(helm, "production"),
+            helm.render(values_of("production"), "--namespace", "staging"),
+        )
+    ]
+    assert [len(found) for found in names] == [1, 1]
+    assert not names[0] & names[1]
+
+
 def test_every_pod_is_isolated_in_both_directions(manifests: tuple[Manifest, ...]) -> None:
     """A policy of each kind selects each pod of the release: what none lets through is refused."""
     policies = [item for item in manifests if item["kind"] == "NetworkPolicy"]
@@ -205,6 +222,9 @@ def test_routes_lead_to_the_data_plane(helm: Helm) -> None:
     (rule,) = ingress["rules"]
     assert rule["host"] == "mcp.example.com"
     assert rule["http"]["paths"][0]["backend"] == {"service": {"name": "ostiary", "port": {"name": "mcp"}}}
+    shouted = {"config": {"public_url": "https://MCP.Example.com:8443"}}
+    shouting = one(helm.render(merged(values_of("production"), shouted)), "Ingress")["spec"]
+    assert (shouting["tls"][0]["hosts"], shouting["rules"][0]["host"]) == (["mcp.example.com"], "mcp.example.com")
     made = rendered(helm, "opa-sidecar")
     route = one(made, "HTTPRoute")["spec"]
     assert route["hostnames"] == ["mcp.example.com"]

@@ -182,6 +182,19 @@ def test_migrations_come_before_the_gateway(helm: Helm) -> None:
         assert not [m for m in rendered(helm, without) if m["kind"] == "Job"]
 
 
+def test_all_pods_run_where_the_gateway_may(helm: Helm) -> None:
+    """Of the same image, or of the same release: a job on another architecture's node would never end."""
+    where = {"nodeSelector": {"kubernetes.io/arch": "amd64"}, "tolerations": [{"key": "x", "operator": "Exists"}]}
+    found = {
+        name: pod["spec"]
+        for base in ("production", "trial")
+        for name, pod in pods(helm.render(merged(values_of(base), where)))
+    }
+    assert {name.partition("/")[0] for name in found} == {"Deployment", "StatefulSet", "Job", "Pod"}
+    for spec in found.values():
+        assert {key: spec.get(key) for key in where} == where
+
+
 def test_a_stop_has_the_time_that_it_takes(helm: Helm) -> None:
     """Kubernetes waits for traffic to turn away, for `limits.grace_s` and 15 s more; OPA outlives the gateway."""
     for grace, before, wanted in ((None, 5, 45), (60, 5, 80), (0.5, 10, 26), (600, 0, 615)):

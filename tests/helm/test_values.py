@@ -224,3 +224,12 @@ def test_the_pages_values_are_rendered(helm: Helm) -> None:
     for name, block in blocks:
         made: list[Manifest] = helm.render(yaml.safe_load(block))
         assert len(made) > 8, name
+
+
+def test_the_pages_commands_wait_for_long_enough() -> None:
+    """Where Helm waits, its timeout is beyond the migrations' own: what it calls failed does not go on."""
+    waits = re.findall(r"^helm .* --wait\b.*$", PAGE, re.MULTILINE)
+    assert len(waits) == 2
+    for command in waits:
+        (minutes,) = re.findall(r"--timeout (\d+)m\b", command)
+        assert 60 * int(minutes) > VALUES["migrations"]["activeDeadlineSeconds"]
