@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - the room's own word; only the house refuses
@@ -272,6 +272,13 @@ class Origin:
 
     use: Claimed
     terms: Terms | None
+
+
+HELD_FOR: Final = frozenset({
+    "pending", "denied", "in_flight", "waiting", "unknown", "unapprovable", "continued", "revoked", "expired",
+    "tool_changed", "approvers_changed", "terms_tightened", "used", "withdrawn",
+})  # fmt: skip
+"""Every `why` of `Held`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from gateway.audit.commits import GroupCommit
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.query import read_record
-from gateway.audit.segments import lines_back, list_chains, open_chain, segments_of, slot_path
-from gateway.audit.slot import MAX_WRITERS, SlotTaken
+from gateway.audit.segments import MAX_WRITERS, lines_back, list_chains, open_chain, segments_of, slot_path
+from gateway.audit.slot import SlotTaken
 
 _MOST: Final = 64
 """Files that one look goes through at most: they are opened one after the other."""

@@ -22,7 +22,8 @@ from gateway.audit.commits import Bounds, GroupCommit
 from gateway.audit.orphans import end_orderly
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.resuming import MARKS, Left, state_before
-from gateway.audit.slot import MAX_WRITERS, SlotTaken
+from gateway.audit.segments import MAX_WRITERS
+from gateway.audit.slot import SlotTaken
 from gateway.audit.tables import FAULTS, LOCKS, connect, explain, make_tables, name_of
 from gateway.contract.chain import ZERO, Chain, read_line
 

@@ -14,11 +14,29 @@ import asyncpg
 
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.resuming import state_before
+from gateway.audit.segments import MAX_WRITERS, all_writers
 from gateway.audit.tables import FAULTS, connect, explain, name_of
+from gateway.contract.chain import MAX_LINE
 
 T = TypeVar("T")
 _STEP: Final = 1000
 _LIMIT_S: Final = 60.0
+_MOST: Final = 2 * MAX_WRITERS
+# From one writer to the next by the primary key, instead of over all records.
+_WRITERS: Final = """
+WITH RECURSIVE known AS (
+    (SELECT writer FROM ostiary_audit WHERE writer >= 0 ORDER BY writer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT min(writer) FROM ostiary_audit WHERE writer > known.writer)
+    FROM known WHERE known.writer IS NOT NULL
+)
+(SELECT writer FROM known WHERE writer IS NOT NULL LIMIT $1)
+UNION ALL (SELECT writer FROM ostiary_audit WHERE writer < 0 ORDER BY writer LIMIT 1)
+"""
+_LINE: Final = f"substr(line, 1, {MAX_LINE + 2}) AS line"
+"""Whoever may insert could insert a line of any length: it is named as too long, and not read."""
+
+_ONE: Final = f"SELECT {_LINE} FROM ostiary_audit WHERE writer = $1 AND seq = $2"  # noqa: S608
 
 
 class Tables:
@@ -31,9 +49,9 @@ class Tables:
         self._connection: asyncpg.Connection | None = None
 
     def writers(self) -> list[int]:
-        """Whoever wrote, and whoever is missing in the row before them."""
-        rows = self._ask("SELECT max(writer) AS last FROM ostiary_audit")
-        return list(range(rows[0]["last"] + 1)) if rows and rows[0]["last"] is not None else []
+        """Whoever wrote, and whoever is missing in the row before them; at most `_MOST` that can't be ours."""
+        rows = self._ask(_WRITERS, _MOST)
+        return all_writers([row["writer"] for row in rows]) if rows else []
 
     def lines(
         self, writer: int, *, newest_first: bool = False, after: int = 0, before: int = 2**62
@@ -45,10 +63,8 @@ class Tables:
                 clause, order, edge = "seq < $2 AND seq > $4", "DESC", before if at is None else at
             else:
                 clause, order, edge = "seq > $2 AND $4 >= 0", "ASC", after if at is None else at
-            rows = self._ask(
-                f"SELECT seq, line FROM ostiary_audit WHERE writer = $1 AND {clause} ORDER BY seq {order} LIMIT $3",  # noqa: S608
-                writer, edge, _STEP, after,
-            )  # fmt: skip
+            where = f"writer = $1 AND {clause} ORDER BY seq {order} LIMIT $3"
+            rows = self._ask(f"SELECT seq, {_LINE} FROM ostiary_audit WHERE {where}", writer, edge, _STEP, after)  # noqa: S608
             for row in rows:
                 yield row["line"]
             if len(rows) < _STEP:
@@ -61,7 +77,7 @@ class Tables:
         low, high = rows[0]["first"] or 1, (rows[0]["last"] or 0) + 1
         while low < high:
             middle = (low + high) // 2
-            line = self._ask("SELECT line FROM ostiary_audit WHERE writer = $1 AND seq = $2", writer, middle)
+            line = self._ask(_ONE, writer, middle)
             if line and not is_newer(line[0]["line"]):
                 low = middle + 1
             else:

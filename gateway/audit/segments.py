@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 
 from gateway.contract.chain import MAX_LINE
 
+MAX_WRITERS: Final = 1024
 _BLOCK: Final = 1 << 20
 _DIGITS: Final = 16
 _SEGMENT: Final = re.compile(rf"\.s([0-9]{{{_DIGITS}}})")
@@ -47,6 +48,7 @@ def list_chains(file: Path) -> list[tuple[int, Path]]:
     """All writers' slots of `file`, found by listing its folder.
 
     Each up to the highest is named, also where it is missing: writers claim the lowest free slot, so it was removed.
+    A number that no writer has claims no others.
     """
     try:
         names = [path.name for path in file.parent.iterdir() if path.name.startswith(file.name)]
@@ -54,7 +56,13 @@ def list_chains(file: Path) -> list[tuple[int, Path]]:
         names = []
     found = (_SLOT.fullmatch(name, len(file.name)) for name in names)
     writers = {int(match[1]) for match in found if match and match[1]}
-    return [(writer, slot_path(file, writer)) for writer in range(max(writers, default=0) + 1)]
+    return [(writer, slot_path(file, writer)) for writer in all_writers(writers)]
+
+
+def all_writers(found: Collection[int]) -> list[int]:
+    """Those that were found, and all below the highest of them that a writer of ours can have."""
+    highest = max((writer for writer in found if writer < MAX_WRITERS), default=0)
+    return sorted({*found, *range(highest + 1)})
 
 
 def open_chain(path: Path) -> int:

@@ -13,16 +13,14 @@ import stat
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.query import time_of
 from gateway.audit.resuming import MARKS, Left, state_before
 from gateway.audit.rotation import is_same_file, sync_folder, undo_rotation
-from gateway.audit.segments import lines_back, lines_of, open_chain, segments_of, slot_path
+from gateway.audit.segments import MAX_WRITERS, lines_back, lines_of, open_chain, segments_of, slot_path
 from gateway.contract.chain import ZERO, Chain, read_line
 
-MAX_WRITERS: Final = 1024
 _BLOCK = 1 << 20
 _MARK_BYTES = 32
 _MARKED = re.compile(rb"(?:\A|(?<=\n))(?:" + b"|".join(map(re.escape, MARKS)) + b")")

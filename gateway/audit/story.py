@@ -13,9 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from approvals.ticket import HELD_FOR
 from gateway.audit.query import Query
+from gateway.contract.refusals import Refusal
 
 _PLACES: Final = (Path(__file__).parents[1] / "refusals.md", Path(__file__).parents[2] / "docs/refusals.md")
+_HOLDING: Final = ([Refusal.APPROVAL_REQUIRED.reason], [Refusal.APPROVAL_REFUSED.reason])
 MOST: Final = 1000
 """Records of a story: a conversation has few, a forged file could have any number."""
 
@@ -108,7 +111,6 @@ def tell(records: Sequence[Record], decision: str, clean: Clean) -> Story:
     reason = reason_of(refused) if refused is not None else ""
     actor = first.get("actor")
     whom = actor if isinstance(actor, dict) else {}
-    listed = refused.get("reasons") if refused is not None else None
     return Story(
         asked=" ".join(filter(None, (speaker.text(first, "method"), speaker.text(first, "name")))),
         server=speaker.text(first, "server"),
@@ -120,7 +122,7 @@ def tell(records: Sequence[Record], decision: str, clean: Clean) -> Story:
         reason=clean(reason, 64),
         words=words.get(reason, ""),
         detail=speaker.text(refused, "detail") if refused is not None else "",
-        reasons=[clean(str(one), 64) for one in listed if one != reason] if isinstance(listed, list) else [],
+        reasons=[clean(one, 64) for one in policy_reasons(refused)] if refused is not None else [],
     )
 
 
@@ -128,6 +130,18 @@ def reason_of(record: Record) -> str:
     """The record's first reason: of a refusal its name."""
     reasons = record.get("reasons")
     return str(reasons[0]) if isinstance(reasons, list) and reasons else ""
+
+
+def policy_reasons(record: Record) -> list[str]:
+    """Of a decision or a refusal, the policy's own: without the refusal's name, and why a call is held."""
+    listed = record.get("reasons")
+    if not isinstance(listed, list) or record.get("kind") not in ("decision", "refusal"):
+        return []
+    reasons = [str(one) for one in listed]
+    if record.get("kind") == "refusal":
+        is_held = reasons[:1] in _HOLDING and reasons[1:2] and reasons[1] in HELD_FOR
+        reasons = reasons[2 if is_held else 1 :]
+    return reasons
 
 
 @dataclass(frozen=True, slots=True)

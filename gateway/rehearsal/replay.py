@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.audit.story import policy_reasons
 from gateway.rehearsal.bundles import tell_values
 from policies.port import Policy
 from policies.shadow import tell_apart
@@ -183,10 +184,10 @@ def _compare(told: Replay, one: Recorded, now: Verdict | None, before: Verdict |
     else:
         told.same += 1
         return
-    reasons = list(record.get("reasons") or ())[1 if record["kind"] == "refusal" else 0 :]
+    reasons = policy_reasons(record)
     change = Change(
         str(record.get("server")), str(record["method"]), str(record["name"]), verdict,
-        "none" if now is None else now.effect.value, str(reasons[0]) if reasons else "",
+        "none" if now is None else now.effect.value, reasons[0] if reasons else "",
         now.reasons[0] if now is not None and now.reasons else "",
         difference, tell_values(before, now, difference) if before is not None else "",
     )  # fmt: skip

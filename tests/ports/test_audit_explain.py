@@ -82,6 +82,19 @@ def test_a_refusal_without_a_code_tells_none(tmp_path: Path) -> None:
     assert "code" not in told.partition("refused: ")[2].partition("\n")[0]
 
 
+def test_the_policys_reasons_are_its_own(tmp_path: Path) -> None:
+    """Why a call is held is the desk's word, and the detail; a policy's reason of that name is one."""
+    file = tmp_path / "audit.jsonl"
+    held = {**refusal(1, Refusal.APPROVAL_REQUIRED), "detail": "pending"}
+    held["reasons"] = ["approval_required", "pending", "approval_needed", "pending"]
+    written(
+        file, [at(held, 1), at({**refusal(2, Refusal.POLICY_DENIED), "reasons": ["policy_denied", "pending"]}, 2)]
+    )
+    assert "the policy's reasons: approval_needed, pending\n" in ask(file, ID).output
+    other = CliRunner().invoke(explain, [f"{2:032x}", "--file", str(file)])
+    assert "the policy's reasons: pending\n" in other.output
+
+
 def test_an_unknown_id_is_1_and_hostile_text_is_escaped(tmp_path: Path) -> None:
     """AUD-04: nothing that a file or the command line holds acts on a terminal."""
     file = tmp_path / "audit.jsonl"

@@ -14,7 +14,15 @@ from click.testing import CliRunner, Result
 
 from gateway.audit.commands import audit
 from gateway.audit.query import Query, moment
-from gateway.audit.segments import lines_back, lines_of, open_chain, segment_path, segments_of, slot_path
+from gateway.audit.segments import (
+    lines_back,
+    lines_of,
+    list_chains,
+    open_chain,
+    segment_path,
+    segments_of,
+    slot_path,
+)
 from gateway.audit.trail import ChainOfFiles
 from gateway.audit.verify import verify_file
 from gateway.contract.chain import ZERO, Checkpoint, chain
@@ -183,6 +191,16 @@ def test_what_is_no_record_is_passed_over_and_never_printed_raw(file: Path) -> N
     file.write_bytes(b'\xff\x1b[2J\n[1]\n{"kind":7}\n' + good + b'{"kind":"decision","time":"2026-11-3')
     assert minutes(found(file, "--kind", "decision", "-n", "2")) == [10, 8]
     assert "\x1b" not in ask(file).output
+
+
+@pytest.mark.parametrize("number", [1024, 999_999])
+def test_a_stray_files_number_claims_no_writers(file: Path, number: int) -> None:
+    """A number that no writer has is looked into alone; one that a writer can have names those below it."""
+    known = [writer for writer, _ in list_chains(file)]
+    slot_path(file, number).touch()
+    assert [writer for writer, _ in list_chains(file)] == [*known, number]
+    slot_path(file, 1023).touch()
+    assert [writer for writer, _ in list_chains(file)] == [*range(1024), number]
 
 
 def test_a_time_is_read_one_way() -> None:

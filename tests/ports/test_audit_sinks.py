@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -434,6 +435,26 @@ async def test_the_commands_read_the_database_like_files(postgres: Postgres, tmp
     out = tmp_path / "evidence"
     assert (await ask(room, "export", "--kind", "outcome", "--out", str(out))).exit_code == 0
     assert CliRunner().invoke(audit, ["verify", "--file", str(out)]).exit_code == 0
+
+
+async def test_what_the_gateways_role_could_insert_is_named_and_takes_no_memory(postgres: Postgres) -> None:
+    """A made-up writer's number claims no other writers, and a line of any length is too long and not read."""
+    room = TableRoom(postgres)
+    await written(room)
+    long = "INSERT INTO ostiary_audit SELECT {}, 1, false, convert_to(repeat('x', 64 << 20), 'UTF8')"
+    postgres.sql(long.format(2**31 - 1), room.database)
+    postgres.sql(long.format(-7), room.database)
+    tracemalloc.start()
+    try:
+        done = await ask(room, "verify")
+        used = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (done.exit_code, done.output.count("whole, 14 records")) == (1, 2)
+    assert done.output.count("the line is longer than") == 2
+    assert len(done.output.splitlines()) == 5, "two of ours, two that are not, and that there were no checkpoints"
+    assert used < 16 << 20
+    assert (await ask(room, "search", "-n", "1")).exit_code == 0
 
 
 @pytest.mark.parametrize(

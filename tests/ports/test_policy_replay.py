@@ -101,6 +101,19 @@ def test_a_planted_difference_is_found_and_only_it(bundles: tuple[Path, Path], a
     assert "4 were judged without arguments" in text
 
 
+def test_held_calls_are_grouped_by_the_policys_reason(bundles: tuple[Path, Path], tmp_path: Path) -> None:
+    """A call that waits, one that a person denied and one that ran under its approval were judged for one reason."""
+    file = tmp_path / "audit.jsonl"
+    kept = record("pay", "approve", "approval_needed")
+    held = [
+        {**kept, "kind": "refusal", "reasons": [name, why, "approval_needed"]}
+        for name, why in (("approval_required", "pending"), ("approval_refused", "denied"))
+    ]
+    file.write_text("".join(json.dumps(one) + "\n" for one in (kept, *held)))
+    changes = json.loads(run("--bundle", bundles[1], "--audit", file, "--json")[1])["changes"]
+    assert [(one["recorded_reason"], one["count"]) for one in changes] == [("approval_needed", 3)]
+
+
 def test_the_same_bundle_changes_nothing(bundles: tuple[Path, Path], audit: Path) -> None:
     """Exit code 0, and what could not be told is told."""
     old, _ = bundles
