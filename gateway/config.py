@@ -29,13 +29,26 @@ from gateway.settings.keeping import (
     IdempotencySettings,
     SealSettings,
 )
-from gateway.settings.kinds import DATABASES, ConfigError, Group, Pinning, SecureUrl, ServerName
+from gateway.settings.kinds import (
+    DATABASES,
+    HEADER_NAME,
+    SCOPE,
+    SERVER_NAME,
+    ConfigError,
+    Group,
+    Pinning,
+    SecureUrl,
+    ServerName,
+)
 from gateway.settings.servers import PinSettings, PublishedAs, RegistrySettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
 from gateway.settings.wires import ListenTls, TlsSettings
 
 __all__ = [
     "ASYMMETRIC",
+    "HEADER_NAME",
+    "SCOPE",
+    "SERVER_NAME",
     "ApprovalSettings",
     "AuditSettings",
     "ConfigError",

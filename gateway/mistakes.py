@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import ValidationError
 
-from gateway.config import Group, Settings
+from gateway.config import HEADER_NAME, SCOPE, SERVER_NAME, Group, Settings
 
 Place = tuple[int | str, ...]
 
@@ -27,8 +27,32 @@ WORDS: Final = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have {max_length} characters at most",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
 }
-"""Kinds of mistakes that are said better than pydantic says them."""
+"""Kinds of mistakes that are said better than pydantic says them; in braces, what pydantic knows of the bound."""
+
+FORMS: Final = {
+    SERVER_NAME: "a server's name is lower-case letters, digits, - and _, at most 64, a letter or digit first",
+    SCOPE: "a scope is visible ASCII without blanks, quotes and backslashes: one entry of the list each",
+    HEADER_NAME: "must be the name of a header",
+}
+"""Patterns in words."""
 
 _NAMED: Final = re.compile(r"([a-z_]+(?:\.[\w-]+)*): ")
 """How a check of several settings begins its sentence: with the one to change."""
@@ -65,11 +89,27 @@ def mistakes_in(
         mend = _mend(kind, at)
         if at[:1] == ("policy",) and len(at) > 1:
             at = (at[0], *at[2:])  # without the engine, by which pydantic tells the two kinds of settings apart
-        words = WORDS.get(kind) or item["msg"].removeprefix("Value error, ")
+        if at[-1:] == ("[key]",):
+            at = at[:-1]  # it is the name itself that is wrong
+        words = _words(kind, item["msg"], item.get("ctx", {}))
         if kind == "value_error" and (named := _NAMED.match(words)):
             at, words = (*at, *named[1].split(".")), words[named.end() :]
         place = others.get(str(at[1]), (file, root)) if at[:1] == ("servers",) and len(at) > 1 else (file, root)
         yield Mistake(_where(at, *place), ".".join(map(str, at)) or "configuration", words, mend)
+
+
+def _words(kind: str, text: str, bound: Mapping[str, Any]) -> str:
+    """What is wrong, of a kind, pydantic's own text and what it knows of the bound."""
+    if (form := FORMS.get(str(bound.get("pattern")))) is not None:
+        return form
+    if kind in WORDS:
+        return WORDS[kind].format_map({name: _plain(value) for name, value in bound.items()})
+    return text.removeprefix("Value error, ")
+
+
+def _plain(bound: Any) -> Any:
+    """A bound as it is written in a file: 60, not 60.0."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
 def line_of(root: yaml.Node | None, at: Sequence[int | str]) -> int:
@@ -104,6 +144,8 @@ def _where(at: Place, file: Path, root: yaml.Node | None) -> str:
 
 def _mend(kind: str, at: Place) -> str:
     """What to write instead, where that is known."""
+    if kind in {"float_parsing", "float_type"} and (str(at[-1]).endswith("_s") or at[-2:-1] == ("deadlines",)):
+        return "seconds, without a unit: 90 for a minute and a half"
     if kind != "extra_forbidden":
         return ""
     known = _settings_beside(at)

@@ -7,7 +7,7 @@ name, before a file is locked or a server is asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,7 @@ from gateway.sealing import read_keys
 from gateway.sign_in.door import CALLBACK
 from gateway.sign_in.protocol import Client
 from gateway.tokens import IssuerSettings
-from gateway.upstream.target import UpstreamTarget, check_replica_url
+from gateway.upstream.target import ReplicaAddress, UpstreamTarget, check_replica_url
 from gateway.webhooks import Webhook, make_webhook
 from gateway.wires.pem import Files
 from gateway.wires.statements import StatementKey, Stating, read_statement_keys
@@ -92,7 +92,7 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
     server = settings.servers[name]
     where = f"servers.{name}"
     try:
-        replicas = tuple(check_replica_url(url) for url in server.replicas)
+        replicas = _replicas(server.replicas)
         stating = None
         if server.forward_identity is not None:
             own = (settings.base_url, settings.resource(name))
@@ -102,7 +102,15 @@ def _target(settings: Settings, name: str) -> UpstreamTarget:
         value = settings.secret(server.credentials.value_env, f"{where}.credentials.value_env")
         return UpstreamTarget(replicas, server.credentials.header, value, stating=stating)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{where}.{error}") from error
+
+
+def _replicas(urls: Sequence[str]) -> tuple[ReplicaAddress, ...]:
+    """Where a server's calls may go. Raises `ValueError`."""
+    try:
+        return tuple(check_replica_url(url) for url in urls)
+    except ValueError as error:
+        raise ValueError(f"replicas: {error}") from error
 
 
 def _statement_keys(settings: Settings, name: str) -> tuple[StatementKey, ...]:
@@ -111,7 +119,10 @@ def _statement_keys(settings: Settings, name: str) -> tuple[StatementKey, ...]:
     if stated is None:
         return ()
     text = settings.secret(stated.key_env, f"servers.{name}.forward_identity.key_env")
-    return read_statement_keys(text, stated.key_env)
+    try:
+        return read_statement_keys(text, stated.key_env)
+    except ValueError as error:
+        raise ValueError(f"forward_identity.key_env: {error}") from error
 
 
 def _wires(settings: Settings) -> tuple[Files, ...]:

@@ -33,7 +33,8 @@ def _look(settings: Settings, name: str, source: str, file: Path | None) -> Iter
         with file.open("rb") as stream:
             text = stream.read(LARGEST + 1)
     except OSError as error:
-        yield Finding("published", False, f"servers.{name}.registry.record: {file}: {error.strerror}")
+        mend = "" if file.suffix == ".json" else "a file, or NAME@VERSION of the registry"
+        yield Finding("published", False, f"servers.{name}.registry.record: {file}: {error.strerror}", mend=mend)
         return
     registry = settings.registry
     flaws = [one for one in validate(text, registry.publisher, private=registry.private_addresses) if not one.note]

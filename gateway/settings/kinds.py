@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,6 +22,10 @@ from gateway.contract.resources import check_prefix
 class ConfigError(Exception):
     """The configuration can't be used; the text names each setting and what is wrong with it."""
 
+
+SERVER_NAME: Final = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+SCOPE: Final = r"^[\x21\x23-\x5b\x5d-\x7e]+$"
+HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 
 RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
 
@@ -103,7 +107,7 @@ def as_written(value: Any) -> Any:
 SecureUrl = Annotated[str, AfterValidator(_https_or_loopback)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
-ServerName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+ServerName = Annotated[str, Field(pattern=SERVER_NAME)]
 EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(as_written)]
@@ -111,7 +115,8 @@ Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(as_writte
 ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
 Challenging = Literal["auto", "elicitation", "task", "error"]
 ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
-Scope = Annotated[str, Field(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$", max_length=256)]
+Scope = Annotated[str, Field(pattern=SCOPE, max_length=256)]
+HeaderName = Annotated[str, Field(pattern=HEADER_NAME)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(as_written)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Deadline = Annotated[float, Field(gt=0, le=0.9)]

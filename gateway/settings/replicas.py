@@ -25,7 +25,7 @@ def _probe(value: str) -> str:
 
 def _timed(method: str) -> str:
     if method not in METHODS or method == "subscriptions/listen":
-        raise ValueError(f"{method} is no method that has a deadline")
+        raise ValueError("is no method that has a deadline")
     return method
 
 

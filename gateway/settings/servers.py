@@ -12,13 +12,14 @@ from pydantic import (
 )
 
 from gateway.contract.quirks import Quirk
-from gateway.registry.namespaces import namespace_for
+from gateway.registry.namespaces import NoPublisher, namespace_for
 from gateway.settings.kinds import (
     Arguments,
     Challenging,
     EndpointPath,
     ExtensionMethod,
     Group,
+    HeaderName,
     HttpUrl,
     Origin,
     PastVersion,
@@ -36,7 +37,7 @@ IN_REGISTRY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9._-]+@[^@/
 class Credentials(Group):
     """The gateway's own credential towards a server: a header whose value is in the environment."""
 
-    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")] = "Authorization"
+    header: HeaderName = "Authorization"
     value_env: str
 
 
@@ -119,7 +120,10 @@ class RegistrySettings(Group):
     @model_validator(mode="after")
     def _can_happen(self) -> Self:
         if self.publisher:
-            namespace_for(self.publisher)
+            try:
+                namespace_for(self.publisher)
+            except NoPublisher as error:
+                raise ValueError(f"publisher: {error}") from error
         return self
 
 

@@ -186,20 +186,24 @@ class UpstreamTarget:
         if not self.credential_header:
             return
         if not _TOKEN.fullmatch(self.credential_header) or self.credential_header.lower() in _CREDENTIAL_NEVER:
-            raise ReplicaRefused("the credential's header is not one that can carry it")
+            raise ReplicaRefused("credentials.header: the credential's header is not one that can carry it")
         if self.credential_header.lower().startswith("mcp-"):
-            raise ReplicaRefused("the credential's header is one of the protocol's own")
+            raise ReplicaRefused("credentials.header: the credential's header is one of the protocol's own")
         if not _VALUE.fullmatch(self.credential_value):
-            raise ReplicaRefused("the credential is empty or not visible ASCII")
+            raise ReplicaRefused("credentials.value_env: the credential is empty or not visible ASCII")
 
     def _check_header(self, header: str) -> None:
         """The statement's header is nothing that is sent, or that a server reads, for another reason."""
         name = header.lower()
         taken = {self.credential_header.lower()} | _CREDENTIAL_NEVER | _TRACE
         if not _TOKEN.fullmatch(name) or "_" in name or "." in name:
-            raise ReplicaRefused("the statement's header is not a name that is read alike everywhere")
+            raise ReplicaRefused(
+                "forward_identity.header: the statement's header is not a name that is read alike everywhere"
+            )
         if name in taken or name.encode() in NEVER_FORWARDED or name.startswith(_STATED_NEVER):
-            raise ReplicaRefused("the statement's header is one that is sent, or dropped, for another reason")
+            raise ReplicaRefused(
+                "forward_identity.header: the statement's header is one that is sent, or dropped, for another reason"
+            )
 
     def __repr__(self) -> str:
         return f"UpstreamTarget({', '.join(replica.url for replica in self.replicas)})"

@@ -161,7 +161,9 @@ def _judge_own(files: Files, texts: dict[str, bytes]) -> x509.Certificate:
     shown = _certificates(cert_setting, files.cert, texts[cert_setting])[0]
     mode = files.key.stat().st_mode
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise WireRefused(f"{key_setting}: {files.key}: everybody may read or change it (mode {mode & 0o777:04o})")
+        raise WireRefused(
+            f"{key_setting}: {files.key}: everybody may read or change it (mode {mode & 0o777:04o}) -> chmod o-rw"
+        )
     try:
         key = load_pem_private_key(texts[key_setting], password=None)
     except TypeError:

@@ -132,6 +132,7 @@ async def test_a_stranger_has_it_in_front_of_a_server_in_ten_minutes(tmp_path: P
     assert "wait for user:bob: write_note" in told
     assert "FAIL" not in told
     assert "????" not in told
+    assert "Traceback" not in told
     answers = [line for line in told.splitlines() if line in ("water the plants", "written", "rest")]
     assert answers == ["water the plants", "written", "rest"]
     assert sum("40303" in step for step in steps) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,18 @@ import yaml
 from mcp.shared._httpx_utils import MCP_DEFAULT_SSE_READ_TIMEOUT, MCP_DEFAULT_TIMEOUT
 
 from gateway.app import build
-from gateway.config import ASYMMETRIC, ApprovalSettings, ConfigError, EmbeddedPolicySettings, Settings
+from gateway.config import (
+    ASYMMETRIC,
+    SCOPE,
+    SERVER_NAME,
+    ApprovalSettings,
+    ConfigError,
+    EmbeddedPolicySettings,
+    Settings,
+)
 from gateway.config_file import load_settings
+from gateway.mistakes import FORMS
+from gateway.plan import make_plan
 
 
 def document() -> dict[str, Any]:
@@ -208,6 +219,104 @@ def test_a_mistake_is_said_once_and_in_words(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match=r"identity\.issuers: must not be empty$"):
         load(tmp_path, {**document(), "identity": {"issuers": []}})
+
+
+UNMEANT = """\
+public_url: https://mcp.example.com
+identity: {issuers: [{issuer: https://idp.example.com}]}
+servers:
+  first:
+    path: /mcp
+    replicas: [http://10.0.0.1/mcp]
+    health: {faults: -1, ejected_s: 5m, ejected_share: 50, slow_start: 3, probe: http}
+    load: {concurrent: many, queue: 10.5, queue_s: 0}
+    retries: {share: 2, idempotent_tools: read}
+    deadlines: {tools/cal: 5, tools/list: 10s}
+    pins: true
+    legacy_clients: maybe
+    credentials: {header: X Own, value_env: 7}
+    scopes: [read write]
+    tls: {verify: false}
+    forward_identity: {header: Who, key: abc}
+    registry: {record: ""}
+  No_Name: {path: /other, replicas: [http://10.0.0.1/mcp]}
+policy: {path: ./bundle}
+audit: {file: 1}
+idempotency: {keep_s: 24h, keys: 0}
+telemetry: {traces: {endpoint: "otel:4318", sample: 10}}
+registry: {publisher: "https://example.com"}
+listen: {tls: {certificate: a, key: b}, port: 70000}
+"""
+TOLD = {
+    "servers.first.health.faults": "must be at least 0",
+    "servers.first.health.ejected_s": "must be a number -> seconds, without a unit: 90 for a minute and a half",
+    "servers.first.health.ejected_share": "must be at most 1",
+    "servers.first.health.slow_start": "there is no such setting -> did you mean slow_start_s?",
+    "servers.first.health.probe": "must be off, tcp, discover, or the path of a health check, which begins with /",
+    "servers.first.load.concurrent": "must be a whole number",
+    "servers.first.load.queue": "must be a whole number",
+    "servers.first.load.queue_s": "must be more than 0",
+    "servers.first.retries.share": "must be at most 1",
+    "servers.first.retries.idempotent_tools": "must be a list",
+    "servers.first.deadlines.tools/cal": "is no method that has a deadline",
+    "servers.first.deadlines.tools/list": "must be a number -> seconds, without a unit: 90 for a minute and a half",
+    "servers.first.pins": "must be 'off', 'warn' or 'enforce'",
+    "servers.first.legacy_clients": "must be true or false",
+    "servers.first.credentials.header": "must be the name of a header",
+    "servers.first.credentials.value_env": "must be text",
+    "servers.first.scopes.0": f"{FORMS[SCOPE]}",
+    "servers.first.tls.verify": "there is no such setting -> here are: ca, cert, key",
+    "servers.first.forward_identity.key_env": "is required",
+    "servers.first.forward_identity.key": "there is no such setting -> did you mean key_env?",
+    "servers.first.registry.record": "must not be empty",
+    "servers.No_Name": f"{FORMS[SERVER_NAME]}",
+    "audit.file": "must be a path",
+    "idempotency.keep_s": "must be a number -> seconds, without a unit: 90 for a minute and a half",
+    "idempotency.keys": "must be at least 1",
+    "telemetry.traces.endpoint": "must be an absolute http:// or https:// URL",
+    "telemetry.traces.sample": "must be at most 1",
+    "registry.publisher": "must be a domain in lower case, or github:LOGIN",
+    "listen.tls.cert": "is required",
+    "listen.tls.certificate": "there is no such setting -> here are: cert, client_ca, key",
+    "listen.port": "must be at most 65535",
+}
+
+
+def test_every_kind_of_mistake_is_told_in_words(tmp_path: Path) -> None:
+    """Numbers with units, shares in percent, names and forms: what to write is said, and nothing of a library."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, UNMEANT)
+    lines = [line.split("ostiary.yaml:", 1)[1].split(": ", 2) for line in str(caught.value).splitlines()]
+    assert {key: words for _, key, words in lines} == TOLD
+    text = UNMEANT.splitlines()
+    assert [key for at, key, _ in lines if key.split(".")[-1 - key[-1:].isdigit()] not in text[int(at) - 1]] == [
+        "servers.first.forward_identity.key_env",  # what is not there is told at what it belongs to
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"replicas": ["http://169.254.169.254/mcp"]}, "replicas: a metadata service is no destination"),
+        ({"credentials": {"header": "Mcp-Own", "value_env": "OWN"}}, "credentials.header: "),
+        ({"credentials": {"value_env": "BLANK"}}, "credentials.value_env: "),
+        ({"forward_identity": {"key_env": "OWN"}}, "forward_identity.key_env: OWN: holds neither "),
+        ({"forward_identity": {"key_env": "KEY", "header": "Cookie"}}, "forward_identity.header: "),
+    ],
+)
+def test_what_the_environment_brings_is_told_at_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], told: str
+) -> None:
+    """A secret or a header that can't be used is told with the whole name of its setting."""
+    for number, name in enumerate(("OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS", "KEY")):
+        monkeypatch.setenv(name, base64.urlsafe_b64encode(bytes([number]) * 32).decode())
+    monkeypatch.setenv("OWN", "Bearer own")
+    monkeypatch.setenv("BLANK", "two\nlines")
+    content = document()
+    make_plan(load(tmp_path, content))
+    content["servers"]["readonly"] |= more
+    with pytest.raises(ValueError, match=re.escape(f"servers.readonly.{told}")):
+        make_plan(load(tmp_path, content))
 
 
 CROOKED = """\

@@ -71,7 +71,7 @@ def test_it_asks_for_what_it_is_not_told(tmp_path: Path) -> None:
     [
         ("issuer", "http://idp.example.com", "identity.issuers.0.issuer: must be https"),
         ("server", "ftp://h/mcp", "servers.notes.replicas.0: "),
-        ("server", "http://169.254.169.254/mcp", "servers.notes: a metadata service"),
+        ("server", "http://169.254.169.254/mcp", "servers.notes.replicas: a metadata service"),
         ("name", "Not A Name", "servers"),
         ("public_url", "http://mcp.example.com", "public_url: must be https"),
         ("scope", "two words", "servers.notes.scopes.0: "),
