@@ -1,4 +1,4 @@
-"""TLS in front of the door: accept, look at the first byte, shake hands within bounds, then uvicorn's protocol.
+"""TLS in front of the door: accept, look at the first bytes, shake hands within bounds, then uvicorn's protocol.
 
 Invariant: who has not shown within `HANDSHAKE_S` that it speaks TLS is gone, at most `COMING` of them are waited for,
 and a slow one never keeps a quick one out: where there is no room, the oldest goes. Plain HTTP costs one byte looked
@@ -34,6 +34,10 @@ AT_ONCE: Final = 64
 """Connections that are accepted in one turn of the loop."""
 PAUSE_S: Final = 0.5
 """After the system had no descriptor left."""
+MOST_HELLO: Final = 16_384
+"""Of a greeting; an ordinary one has at most 2 KiB. The library makes room for 128 KiB once so many are announced."""
+_HELLO_HEAD: Final = 9
+"""The record's header (type, version, length), the message's type and length (RFC 8446, 5.1 and 4)."""
 _CLIENT_HELLO: Final = b"\x16"
 _IS_SPOKEN: Final = "This port speaks TLS: use https://."
 
@@ -50,12 +54,14 @@ class Secured(Protocol):
 class Coming:
     """A connection whose handshake has not ended. `peer` is `None` where the system does not say."""
 
-    __slots__ = ("peer", "shaking", "sock", "until")
+    __slots__ = ("awaited", "peer", "shaking", "sock", "until")
 
     def __init__(self, sock: socket.socket, peer: Peer, until: float) -> None:
         self.sock = sock
         self.peer = peer
         self.until = until
+        self.awaited = False
+        """Whether the rest of its greeting's head is waited for."""
         self.shaking: asyncio.Task[None] | None = None
 
 
@@ -146,24 +152,38 @@ class Threshold:
         self._timer = self._loop.call_at(left[0], self._expire) if left else None
 
     def _look(self, coming: Coming) -> None:
-        """The first byte says what is spoken. It is left where it is."""
+        """The first byte says what is spoken, the next ones how much of it. They are left where they are."""
         try:
-            first = coming.sock.recv(1, socket.MSG_PEEK)
+            first = coming.sock.recv(_HELLO_HEAD, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        if first == _CLIENT_HELLO:
+        if first.startswith(_CLIENT_HELLO):
+            self._greet(coming, first)
+        elif first[:1].isalpha():  # a method of HTTP
+            self._answer_plainly(coming)
+            self._drop(coming, "plain")
+        else:
+            self._drop(coming, "failed" if first else "gone")
+
+    def _greet(self, coming: Coming, head: bytes) -> None:
+        """Shake hands, once it is seen that the greeting is none that memory is to be emptied with."""
+        if len(head) < _HELLO_HEAD:
+            if coming.awaited:
+                self._drop(coming, "gone")  # that was all
+            else:
+                coming.awaited = True
+                coming.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _HELLO_HEAD)
+        elif head[5] != 1 or int.from_bytes(head[3:5]) < 4 or int.from_bytes(head[6:9]) > MOST_HELLO:
+            self._drop(coming, "failed")
+        else:
+            if coming.awaited:
+                coming.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             self._loop.remove_reader(coming.sock)
             coming.shaking = task = self._loop.create_task(self._shake(coming))
             self._shaking.add(task)
             task.add_done_callback(self._shaking.discard)
-            return
-        if not first.isalpha():  # neither TLS nor a method of HTTP
-            self._drop(coming, "failed" if first else "gone")
-            return
-        self._answer_plainly(coming)
-        self._drop(coming, "plain")
 
     def _answer_plainly(self, coming: Coming) -> None:
         refused = Refused(Refusal.REQUEST_MALFORMED, "plain HTTP where TLS is spoken", message=_IS_SPOKEN)

@@ -26,7 +26,7 @@ from tests.support.certificates import LOOPBACK, Pair, authority
 from tests.support.http_raw import RawClient
 from tests.support.upstream import eventually
 
-HELLO = b"\x16\x03\x01\x02\x00"
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
 """The beginning of a ClientHello."""
 
 
@@ -149,6 +149,50 @@ def test_what_is_no_tls_is_dropped(shown: Shown, said: bytes, result: str) -> No
                     assert sock.recv(4096)[:1] in (b"", b"\x15")  # at most an alert
         asyncio.run(eventually(lambda: door.began == [result]))
         assert door.turned_away == []
+
+
+@pytest.mark.parametrize("pieces", [1, 9], ids=["at once", "byte by byte"])
+@pytest.mark.parametrize(("length", "result"), [(16_385, "failed"), (16_384, "late")])
+def test_a_greeting_that_announces_too_much_is_no_greeting(
+    shown: Shown, length: int, result: str, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library makes room for all that a greeting announces: one of no ordinary size is dropped before."""
+    monkeypatch.setattr(threshold, "HANDSHAKE_S", 0.5 if result == "late" else 10)
+    said = b"\x16\x03\x01\x02\x00\x01" + length.to_bytes(3)
+    with tls_door(shown) as door, socket.create_connection(door.address, 5) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(said), -(-len(said) // pieces)):
+            sock.sendall(said[at : at + -(-len(said) // pieces)])
+            time.sleep(0.01 if pieces > 1 else 0)
+        with pytest.raises((EOFError, ConnectionError)):
+            raise EOFError(sock.recv(1))
+        asyncio.run(eventually(lambda: door.began == [result]))
+
+
+def test_a_greeting_in_pieces_is_heard_out(shown: Shown) -> None:
+    """An ordinary one byte by byte, and one that ends after four: served, and gone. Nobody is busy meanwhile."""
+    with tls_door(shown) as door:
+        with socket.create_connection(door.address, 5) as sock:
+            sock.sendall(HELLO[:4])
+            time.sleep(0.1)
+            busy = time.process_time()
+            time.sleep(0.3)
+            assert time.process_time() - busy < 0.15, "it is waited for, not asked for"
+        asyncio.run(eventually(lambda: door.began == ["gone"]))
+        into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client().wrap_bio(into, out, server_hostname="127.0.0.1")
+        with socket.create_connection(door.address, 5) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with pytest.raises(ssl.SSLWantReadError):
+                tls.do_handshake()
+            hello = out.read()
+            for at in range(12):
+                sock.sendall(hello[at : at + 1])
+                time.sleep(0.005)
+            sock.sendall(hello[12:])
+            pump(sock, tls.do_handshake, into, out)
+            assert tls.version() == "TLSv1.3"
+        asyncio.run(eventually(lambda: door.began == ["gone", "completed"]))
 
 
 @pytest.mark.parametrize("said", [b"", HELLO], ids=["silent", "begun"])
