@@ -93,9 +93,15 @@ class Helm:
 
 
 @cache
+def text_of(helm: Helm, name: str) -> str:
+    """What a set under helm/ci renders, once."""
+    return helm.text(values_of(name))
+
+
+@cache
 def rendered(helm: Helm, name: str) -> tuple[Manifest, ...]:
     """The manifests of a set under helm/ci, rendered once."""
-    return tuple(helm.render(values_of(name)))
+    return tuple(one for one in yaml.load_all(text_of(helm, name), LOADER) if one)
 
 
 def one(manifests: Sequence[Manifest], kind: str, name: str = "") -> Any:

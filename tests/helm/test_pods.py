@@ -273,7 +273,7 @@ def test_a_changed_setting_rolls_the_pods_and_a_changed_policy_does_not(helm: He
     """Settings need other pods. A bundle is taken by those that run, under its own revision; OPA's needs new ones."""
     for name in ("single", "opa-sidecar"):
         values = values_of(name)
-        before = helm.render(values)
+        before = list(rendered(helm, name))
         assert _annotations(helm.render(values)) == _annotations(before)
         setting = helm.render(merged(values, {"config": {"limits": {"concurrent": 7}}}))
         assert _annotations(setting) != _annotations(before)

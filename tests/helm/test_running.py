@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.helm.chart import Helm, Manifest, gateway_of, merged, one, values_of
+from tests.helm.chart import Helm, Manifest, gateway_of, merged, one, rendered, values_of
 from tests.helm.node import Node
 from tests.support.issuer import Issuer
 from tests.support.ports import free_port
@@ -146,7 +146,7 @@ async def test_migrations_the_sidecar_and_the_gateway_work_together(
 @pytest.mark.parametrize("name", ["OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS"])
 def test_a_secret_that_does_not_exist_starts_nothing(helm: Helm, tmp_path: Path, name: str) -> None:
     """Variables are taken from Secrets by name and key, and none is optional: Kubernetes waits for it."""
-    made = helm.render(values_of("single"))
+    made = rendered(helm, "single")
     (container,) = gateway_of(made)["spec"]["template"]["spec"]["containers"]
     (variable,) = [one for one in container["env"] if one["name"] == name]
     assert "optional" not in variable["valueFrom"]["secretKeyRef"]

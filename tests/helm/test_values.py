@@ -14,7 +14,7 @@ import yaml
 
 from gateway.config import Settings
 from tests.helm import shaping
-from tests.helm.chart import CHART, ROOT, SETS, Helm, Manifest, merged, settings_text, values_of
+from tests.helm.chart import CHART, ROOT, SETS, Helm, Manifest, merged, rendered, settings_text, text_of, values_of
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -164,7 +164,7 @@ def test_what_the_chart_decides_by_is_the_gateways_default() -> None:
 def test_the_configuration_goes_in_verbatim(helm: Helm) -> None:
     """What is mounted is `config`, no more and no less, and numbers stay numbers."""
     values = values_of("audit-volume")
-    mounted = yaml.safe_load(settings_text(helm.render(values)))
+    mounted = yaml.safe_load(settings_text(rendered(helm, "audit-volume")))
     assert mounted == merged(VALUES["config"], values["config"])
     assert mounted["audit"]["rotate_bytes"] == 1073741824
     assert isinstance(mounted["audit"]["rotate_bytes"], int)
@@ -173,7 +173,7 @@ def test_the_configuration_goes_in_verbatim(helm: Helm) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_rendering_is_the_same_twice(helm: Helm, name: str) -> None:
     """Nothing random, no time: what is reviewed is what is installed."""
-    assert helm.text(values_of(name)) == helm.text(values_of(name))
+    assert helm.text(values_of(name)) == text_of(helm, name)
 
 
 def test_the_packaged_chart_is_whole(helm: Helm, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_the_packaged_chart_is_whole(helm: Helm, tmp_path: Path) -> None:
     done = helm.run("package", str(CHART), "--destination", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (package,) = tmp_path.glob("ostiary-*.tgz")
-    assert helm.render(values_of("single"), chart=package) == helm.render(values_of("single"))
+    assert helm.render(values_of("single"), chart=package) == list(rendered(helm, "single"))
     shutil.unpack_archive(package, tmp_path / "x")
     names = {file.relative_to(tmp_path / "x/ostiary").as_posix() for file in (tmp_path / "x").rglob("*")}
     assert {

@@ -6,6 +6,7 @@ PostgreSQL, the other asks OPA and keeps its record in PostgreSQL. Each dependen
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -204,8 +205,7 @@ def watched(
         )  # fmt: skip
         open_.callback(opa.kill)
         opa.start()
-        for stack in stacks.values():
-            open_.callback(stop, stage, stack)
+        open_.callback(lambda: stage.run(stop_all(stacks)))
         stage.run(start_all(stacks))
         place = tmp_path_factory.mktemp("prometheus")
         targets = {name: f"127.0.0.1:{stack.admin_port}" for name, stack in stacks.items()}
@@ -220,9 +220,9 @@ async def make_jwks() -> JwksServer:
     return JwksServer()
 
 
-def stop(stage: Stage, stack: Stack) -> None:
-    """However it started."""
-    stage.run(stack.__aexit__(None, None, None))
+async def stop_all(stacks: Mapping[str, Stack]) -> None:
+    """However they started, and together."""
+    await asyncio.gather(*(stack.__aexit__(None, None, None) for stack in stacks.values()))
 
 
 async def start_all(stacks: Mapping[str, Stack]) -> None:
@@ -251,16 +251,18 @@ def test_each_broken_dependency_looks_as_the_table_says(watched: Watched) -> Non
     assert watched.ask("disk", tool("read"), token=theirs)[0] == 200
 
     def mend_all() -> None:
+        watched.opa.start()
         run(restarted(watched.gone))
         watched.hook_answers[0] = http(410)  # the message is given up
         watched.otlp.status = 200
 
     watched.hook_answers[0] = http(503, extra="Retry-After: 1\r\n")
     watched.otlp.status = 400
-    with watched.broken(dict.fromkeys(("replica", "webhook", "OTLP receiver"), "disk"), mend_all) as (
-        replica,
-        *quiet,
-    ):
+    several = {"OPA": "opa", **dict.fromkeys(("replica", "webhook", "OTLP receiver"), "disk")}
+    with watched.broken(several, mend_all) as (policy, replica, *quiet):
+        assert watched.ask("opa", tool("read"))[0] == 200
+        watched.opa.kill()
+        assert watched.ask("opa", tool("read")) == (policy.status, policy.code)
         assert watched.ask("disk", tool("read"), "gone")[0] == 200
         run(watched.gone.wire.stop())
         assert watched.ask("disk", tool("read"), "gone") == (replica.status, replica.code)
@@ -270,6 +272,7 @@ def test_each_broken_dependency_looks_as_the_table_says(watched: Watched) -> Non
         assert [row.status for row in quiet] == [0, 0]
     watched.hook_answers[0] = http(200)
     assert watched.ask("disk", tool("read"), "gone")[0] == 200
+    assert watched.ask("opa", tool("read"))[0] == 200
     assert len(watched.otlp.records) > 120
     assert len(watched.otlp.spans) > 120
 
@@ -284,17 +287,10 @@ def test_each_broken_dependency_looks_as_the_table_says(watched: Watched) -> Non
     assert watched.ask("disk", tool("write", number=1))[0] == 200
     assert watched.ask("opa", tool("read"))[0] == 200
 
-    def mend_both() -> None:
-        (watched.disk / "filler").unlink()
-        watched.opa.start()
-
-    with watched.broken({"audit disk": "disk", "OPA": "opa"}, mend_both) as (audit, policy):
-        watched.opa.kill()
-        assert watched.ask("opa", tool("read")) == (policy.status, policy.code)
+    with watched.broken({"audit disk": "disk"}, (watched.disk / "filler").unlink) as (audit,):
         fill(watched.disk)
         until("no room is left", lambda: watched.ask("disk", tool("read")) == (audit.status, audit.code))
     assert watched.ask("disk", tool("read"))[0] == 200
-    assert watched.ask("opa", tool("read"))[0] == 200
     assert watched.tried == TABLE.keys()
 
 

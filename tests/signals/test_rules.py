@@ -206,6 +206,45 @@ def test_an_alert_fires_when_it_has_held_and_not_before(tmp_path: Path) -> None:
         assert alert.name not in reckoned[alert.name][begins]
 
 
+BESIDE: dict[str, tuple[Series, set[str]]] = {
+    "a replica that is replaced has slow calls": (
+        {"ostiary_ready": "1x5 0", 'ostiary_missing{part="draining"}': "_x5 2"}, set(),
+    ),
+    "another deployment judges by its own policy": (
+        {'ostiary_policy_info{namespace="b",revision="b"}': "1"}, set(),
+    ),
+    "another deployment's traffic": (
+        {**BAD["OstiaryErrors"], 'ostiary_requests_total{namespace="b",server="bank",reason="executed"}': "0+6000"},
+        {"OstiaryErrors"},
+    ),
+    "strangers' traffic": (
+        {**BAD["OstiaryErrors"], 'ostiary_requests_total{server="bank",reason="token_missing"}': "0+6000"},
+        {"OstiaryErrors"},
+    ),
+    "another deployment is quick": (
+        {**BAD["OstiarySlow"], 'ostiary_room_seconds_bucket{namespace="b",room="judge",le="0.25"}': "0+60000",
+         'ostiary_room_seconds_bucket{namespace="b",room="judge",le="+Inf"}': "0+60000"},
+        {"OstiarySlow"},
+    ),
+    "another deployment's people decide": (
+        {**BAD["OstiaryNobodyDecides"], 'ostiary_approval_transitions_total{namespace="b",transition="deny"}': "0+1"},
+        {"OstiaryNobodyDecides"},
+    ),
+}  # fmt: skip
+"""What happens beside, otherwise than `GOOD`, and what fires all the same."""
+
+
+@pytest.mark.usefixtures("prometheus_program")
+def test_nobody_is_called_for_an_upgrade_and_no_failure_is_hidden_by_others(tmp_path: Path) -> None:
+    """A drain is no outage. What adds up does so for one deployment, and shares are of callers with good tokens."""
+    held = {one.name: moments(one)[1] for one in alerts()}
+    at = {name: max((held[one] for one in fires), default=30) for name, (_, fires) in BESIDE.items()}
+    reckoned = reckon(tmp_path, {name: ({**GOOD, **series}, (at[name],)) for name, (series, _) in BESIDE.items()})
+    assert {name: found[at[name]] for name, found in reckoned.items()} == {
+        name: fires for name, (_, fires) in BESIDE.items()
+    }
+
+
 def anchors() -> set[str]:
     """The page's headings, as links name them."""
     headings = re.findall(r"^#{2,4} (.+)$", PAGE, re.MULTILINE)
@@ -243,6 +282,8 @@ def test_errors_are_all_that_is_5xx() -> None:
     """The rules' and the dashboard's list of reasons is the table's, and its rooms are rooms."""
     wanted = {one.reason for one in Refusal if one.value.status >= 500}
     exprs = [one.expr for one in alerts() if one.name == "OstiaryErrors"]
+    (strangers,) = re.findall(r'reason!~"([^"]+)"', exprs[0])
+    assert set(strangers.split("|")) == {one.reason for one in Refusal if one.value.status == 401}
     exprs += [expr for title, expr in queries() if title == "Errors by server"]
     for expr in exprs:
         (reasons,) = re.findall(r'reason=~"([^"]+)"', expr)
