@@ -94,7 +94,7 @@ def main(ctx: click.Context) -> None:
     elif ctx.invoked_subcommand == "policy":
         from gateway.rehearsal.commands import PolicyDoor  # noqa: PLC0415
 
-        ctx.obj = PolicyDoor(bundle=bundle_of, shadow_file=shadow_file_of)
+        ctx.obj = PolicyDoor(bundle_of, shadow_file_of, AuditDoor().audit_place)
     elif ctx.invoked_subcommand == "registry":
         from gateway.registry.room import RegistryDoor  # noqa: PLC0415
 

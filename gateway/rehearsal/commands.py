@@ -17,10 +17,10 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from gateway.audit.place import Place, chains_of
 from gateway.audit.query import Query
 from gateway.audit.searching import Moment
-from gateway.audit.segments import list_chains
-from gateway.audit.trail import ChainOfFiles, search
+from gateway.audit.trail import search
 from gateway.disagreements import read_all
 from gateway.rehearsal.bundles import compare
 from gateway.rehearsal.replay import Replay, replay
@@ -43,6 +43,7 @@ class PolicyDoor:
 
     bundle: Callable[[Path], Path]
     shadow_file: Callable[[Path], Path]
+    audit_place: Callable[[Path], Place]
 
 
 @click.group()
@@ -168,8 +169,7 @@ def _diff_bundles(old: Path, new: Path, as_json: bool) -> NoReturn:
     "files",
     type=click.Path(path_type=Path),
     multiple=True,
-    required=True,
-    help="The record: writer 0's file names them all. May be repeated.",
+    help="The record: writer 0's file names them all. May be repeated. Default: that of --config.",
 )
 @click.option(
     "--baseline", type=click.Path(path_type=Path), help="The bundle that judged. Default: that of --config."
@@ -185,9 +185,11 @@ def replay_command(  # noqa: PLR0917 - one a parameter
 ) -> None:  # fmt: skip
     """Judge recorded decisions again by a candidate, and tell what would change."""
     before = baseline or (_bundle(ctx, config) if config else None)
-    chains = [ChainOfFiles(path) for file in files for _, path in list_chains(file)]
-    if not chains or not all(file.exists() for file in files):
+    if not files and config is None:
+        raise click.UsageError("--audit FILE or --config FILE says which record")
+    if not all(file.exists() for file in files):
         end(f"there is no record at {', '.join(map(str, files))}", as_json)
+    chains = chains_of(ctx, None if files else config, files)
     records = (record for _, record in search(chains, Query(since=since, until=until), newest_first=False))
     try:
         told = asyncio.run(_replay(records, candidate, before))

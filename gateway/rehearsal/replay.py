@@ -139,7 +139,11 @@ async def replay(records: Iterable[Mapping[str, Any]], candidate: Policy, baseli
     """Judge them again. Without a `baseline` every difference counts as the candidate's."""
     told = Replay()
     waiting = iter(records)
-    while batch := list(islice(waiting, AT_ONCE)):
+
+    def read() -> list[Mapping[str, Any]]:
+        return list(islice(waiting, AT_ONCE))
+
+    while batch := await asyncio.to_thread(read):  # files block, and a database has a loop of its own
         known = [one for record in batch if (one := rebuild(record)) is not None]
         told.skipped += len(batch) - len(known)
         for one, (now, before) in zip(known, await _judge(known, candidate, baseline), strict=True):

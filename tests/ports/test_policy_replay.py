@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gateway.audit.place import Place
+from gateway.audit.tables import connect, make_tables
 from gateway.cli import main
+from gateway.rehearsal.commands import PolicyDoor, policy
 from gateway.rehearsal.replay import rebuild
 from tests.ports.test_bundle import write_bundle
+from tests.support.postgres import Postgres
 
 RULES = """package mcp.authz
 
@@ -129,6 +134,36 @@ def test_without_a_baseline_it_says_what_that_means(bundles: tuple[Path, Path], 
     assert code == 1
     assert "1 x files tools/call report: allow (tenant) -> deny (not_listed)" in told
     assert "compared with the record alone" in told
+
+
+def test_the_configurations_own_record_is_judged_wherever_it_lies(
+    bundles: tuple[Path, Path], audit: Path, postgres: Postgres
+) -> None:
+    """Without `--audit` it is that of `--config`, in files or in PostgreSQL, and the answer is the same."""
+    old, new = bundles
+    url, lines = postgres.create(), audit.read_text().splitlines()
+    asyncio.run(made(url))
+    for number, line in enumerate(lines, 1):
+        text = line.encode().hex()
+        row = f"INSERT INTO ostiary_audit VALUES (0, {number}, false, decode('{text}', 'hex'))"
+        postgres.sql(row, url.rpartition("/")[2])
+    told = [
+        CliRunner().invoke(
+            policy,
+            ["replay", "--bundle", str(new), "--config", "x", "--json"],
+            obj=PolicyDoor(lambda _: old, lambda _: old, lambda _, place=place: place),  # type: ignore[misc]
+        )
+        for place in (Place(audit), Place(audit.with_name("absent"), url))
+    ]
+    expected = run("--bundle", new, "--audit", audit, "--baseline", old, "--json")
+    assert [(one.exit_code, one.output) for one in told] == [expected] * 2
+    assert run("--bundle", new)[0] == 2, "which record?"
+
+
+async def made(url: str) -> None:
+    connection = await connect(url, 20.0)
+    await make_tables(connection)
+    await connection.close()
 
 
 def test_a_time_limits_what_is_judged(bundles: tuple[Path, Path], audit: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,25 +15,33 @@ from tests.rows.asking import tool
 from tests.rows.conftest import furnish, opened, served, settings_of
 from tests.rows.proof import passes
 from tests.rows.stage import House, Server, Stage, listed, listing
+from tests.support.opa import Opa
 from tests.support.stack import DATA, Stack
 
 TOOLS = listed(read={}, write={}, hidden={})
 
 
-@pytest.fixture
-def house(stage: Stage, tmp_path: Path) -> Iterator[House]:
+@pytest.fixture(params=["in process", "a second OPA"])
+def house(stage: Stage, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
     """Its candidate lists `hidden`, and is the same but for that."""
+    opa = None
+    if request.param == "a second OPA":
+        opa = Opa(request.getfixturevalue("opa_program"), tmp_path / "next", tmp_path / "opa.log")
     behind = {"plain": [Server(TOOLS)]}
     stack = Stack(tmp_path, {}, data=DATA)
     with opened(stage, behind["plain"]):
         house = House(stage, stack, behind)
-        furnish(stack, settings_of(behind), policy={"path": "bundle", "shadow": {"path": "next"}})
+        furnish(
+            stack,
+            settings_of(behind),
+            policy={"path": "bundle", "shadow": {"url": opa.url} if opa else {"path": "next"}},
+        )
         shutil.copytree(tmp_path / "bundle", tmp_path / "next")
         data = json.loads((tmp_path / "next/mcp/authz/data.json").read_text())
         data["servers"]["plain"]["tools"]["hidden"] = {"effect": "read"}
         (tmp_path / "next/mcp/authz/data.json").write_text(json.dumps(data))
         (tmp_path / "next/.manifest").write_text('{"revision": "next-7"}')
-        with house.http, served(stage, stack):
+        with opa or nullcontext(), house.http, served(stage, stack):
             yield house
 
 
