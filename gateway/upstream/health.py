@@ -18,6 +18,9 @@ COOLING_S: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 LONGEST_S: Final = 60.0
 """The longest that faults keep a replica out; so long without another ejection, and the next one is a first one."""
 
+MOST_DOUBLED: Final = 32
+"""How often an ejection is doubled, far beyond the longest: where all are out, thousands of calls may be tries."""
+
 JITTER: Final = 0.1
 """By which share an ejection may last longer, so that workers do not try a replica at the same moment."""
 
@@ -160,8 +163,9 @@ class Health:
     def _lasts_s(self, now: float) -> float:
         if not self.out and now - self._returned > LONGEST_S:
             self._times = 0
+        doubled = 2.0 ** min(self._times, MOST_DOUBLED)
         self._times += 1
-        lasts_s: float = min(self._rules.ejected_s * 2.0 ** (self._times - 1), LONGEST_S)
+        lasts_s: float = min(self._rules.ejected_s * doubled, LONGEST_S)
         return lasts_s * (1.0 + JITTER * self._chance())
 
     def _go(self, now: float, why: str, lasts_s: float) -> bool:

@@ -84,6 +84,19 @@ def test_it_stays_out_for_longer_each_time_and_never_longer_than_the_longest() -
     assert health.until == now + 5
 
 
+def test_a_replica_that_fails_for_days_is_still_only_out() -> None:
+    """Where all are out every call tries one: however many of them failed, the next one is counted like the first."""
+    health, now = a_health(faults=1), START
+    assert health.fault(now, tried=False, may_go=True)
+    for _ in range(5000):
+        now = health.until
+        health.begin_trial(now)
+        assert not health.fault(now, tried=True, may_go=False)
+        assert now < health.until <= now + LONGEST_S
+    health.begin_trial(health.until)
+    assert health.well(health.until, tried=True)
+
+
 def test_workers_do_not_try_it_at_the_same_moment() -> None:
     """By chance an ejection lasts up to a tenth longer."""
     health = Health(HealthRules(faults=1), chance=lambda: 1.0)
