@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from approvals.desk import Desk, StoreUnavailable
 from approvals.keyed import KeyedCalls
@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 
 GRANTING = frozenset({"request", "approve", "deny", "revoke", "withdraw", "restore", "resolve", "justify"})
 """Transitions whose record people (or a given-back use) wait for; the others join the next commit."""
+
+
+OWN_CONNECTIONS: Final = 256
+"""To one replica, beside those of callers: idle ones, probes, and the gateway's own questions."""
 
 
 class CannotStart(Exception):  # noqa: N818 - what it is
@@ -265,8 +269,7 @@ async def open_upstream(
         wires = await open_wires(towards, lambda _act, _facts: None, lambda _taken: None, opened)
     settings = plan.settings
     targets = {name: replace(target, tls=wires.get(tls_of(name))) for name, target in plan.targets.items()}
-    limits = settings.limits
-    bounds = UpstreamLimits(answer_s=limits.answer_s, quiet_s=limits.quiet_s, result_bytes=limits.result_bytes)
+    bounds = upstream_limits(plan)
     http = HttpUpstream(targets, bounds, {name: server_rules(plan, name) for name in targets})
     past = {name: one.legacy_servers for name, one in settings.servers.items() if one.legacy_servers != "off"}
     upstream = LegacyUpstream(http, past, bounds)
@@ -275,6 +278,18 @@ async def open_upstream(
     probes.start()
     opened.push_async_callback(probes.close)
     return http, upstream
+
+
+def upstream_limits(plan: Plan) -> UpstreamLimits:
+    """The bounds of exchanges. To one replica there may be as many connections as all that a worker can be asked at
+    once: with less, those who subscribe would keep out those who call."""
+    limits = plan.settings.limits
+    return UpstreamLimits(
+        answer_s=limits.answer_s,
+        quiet_s=limits.quiet_s,
+        result_bytes=limits.result_bytes,
+        connections=limits.subscriptions + limits.concurrent + OWN_CONNECTIONS,
+    )
 
 
 def server_rules(plan: Plan, name: str) -> ServerRules:

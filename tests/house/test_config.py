@@ -24,6 +24,7 @@ from gateway.config import (
 )
 from gateway.config_file import load_settings
 from gateway.mistakes import FORMS
+from gateway.opening import upstream_limits
 from gateway.plan import make_plan
 
 
@@ -443,6 +444,16 @@ def test_headers_that_could_not_be_sent_stop_the_start(
     with pytest.raises(ConfigError, match=r"audit\.otlp\.headers_env: OTLP_HEADERS does not hold") as told:
         build(settings)
     assert "secret" not in str(told.value)
+
+
+def test_who_subscribes_leaves_connections_for_who_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All subscriptions may be at one replica, and every call beside them still finds a connection to it."""
+    for number, name in enumerate(("OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS"), 1):
+        monkeypatch.setenv(name, base64.urlsafe_b64encode(bytes([number]) * 32).decode())
+    for limits in ({}, {"subscriptions": 100_000}, {"concurrent": 20_000}):
+        settings = load(tmp_path, document() | {"limits": limits})
+        connections = upstream_limits(build(settings)._plan).connections
+        assert connections > settings.limits.subscriptions + settings.limits.concurrent
 
 
 def test_the_record_and_the_seals_share_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
