@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from approvals.keyed import KeyedCalls
+from approvals.ticket import StoreUnavailable
 from gateway.audit.port import AuditUnavailable
-from policies.verdict import Limit
+from policies.verdict import Limit, Verdict
 from tests.pipeline.house import ALLOW, APPROVE, InnerHouse, inner_house
 from tests.pipeline.test_repeats import ask, code, keyed, locked
 from tests.support.upstream import SSE_HEAD, Exchange, chunk, result_of
@@ -142,3 +143,52 @@ async def test_an_answer_that_came_with_the_last_progress_is_kept(tmp_path: Path
         again = await ask(house)
         assert again[1]["result"]["content"][0]["text"] == "streamed"
         assert len(house.forwarded) == 1
+
+
+@pytest.mark.parametrize("effect", [ALLOW, APPROVE], ids=["allowed", "approved"])
+@pytest.mark.parametrize("carried_out", [False, True], ids=["not carried out", "carried out all the same"])
+async def test_a_store_that_fails_at_any_step_never_has_a_call_sent_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: Verdict, carried_out: bool
+) -> None:
+    """Whichever reading or writing fails, whether or not it was carried out: the call is sent once at most, no lease
+    is held afterwards, and who was told an outcome is told the same again."""
+    monkeypatch.setattr("gateway.repeats.KEEPING_S", (0.0,) * 2)
+    async with inner_house(tmp_path, lambda _: effect) as house:
+        store, rows = house.store, rows_of(house)
+        ways = {"read": store.read, "write": store.write}
+        for lasts in (1, 99):
+            for step in range(12):
+                key, amount = f"k-{lasts}-{step}", {"amount": lasts * 100 + step}
+                if effect is APPROVE:
+                    await house.approve(keyed(house, key, arguments=amount))
+                before, steps = len(house.forwarded), 0
+
+                def failing(
+                    way: Callable[..., Awaitable[Any]], step: int = step, lasts: int = lasts
+                ) -> Callable[..., Awaitable[Any]]:
+                    async def work(*given: Any) -> Any:
+                        nonlocal steps
+                        steps += 1
+                        fails = step < steps <= step + lasts
+                        found = await way(*given) if carried_out or not fails else None
+                        if fails:
+                            raise StoreUnavailable("planted")
+                        return found
+
+                    return work
+
+                for name, way in ways.items():
+                    setattr(store, name, failing(way))
+                first = await ask(house, key, arguments=amount)
+                await house.corridor.delivery.drain()
+                for name, way in ways.items():
+                    setattr(store, name, way)
+                assert rows.held == 0, (lasts, step)
+                again = await ask(house, key, arguments=amount)
+                await house.corridor.delivery.drain()
+                assert len(house.forwarded) - before <= 1, (lasts, step, first, again)
+                if first[0] == 200 and again[0] == 200:
+                    assert b"ostiary-replay-of" in again[2], (lasts, step)
+                assert first[0] in {200, 503}, (lasts, step, first)
+                assert again[0] in {200, 409, 403}, (lasts, step, again)
+            assert steps < 12, "all steps were reached"
