@@ -17,33 +17,24 @@ from typing import Any
 import structlog
 import uvicorn
 
-from approvals.desk import Desk, StoreUnavailable
+from approvals.desk import StoreUnavailable
 from approvals.keyed import KeyedCalls
-from approvals.notify import DEAD, Attempt, Courier
-from approvals.review.pages import Room
+from approvals.notify import Courier
 from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.tally import Tally
 from gateway.answers import Answers, keep_within_reach
 from gateway.audit.commits import GroupCommit
-from gateway.audit.place import Place
 from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
 from gateway.connection import Peer, server_options
-from gateway.contract.identity import Implications, close_implications
+from gateway.contract.identity import close_implications
 from gateway.contract.record import Redactor, admin_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.stream import StreamLimits
-from gateway.control import (
-    ControlDoor,
-    add_metadata,
-    is_control_path,
-    metadata_documents,
-    statement_documents,
-    switch,
-)
+from gateway.control import is_control_path
 from gateway.definitions import Definitions
 from gateway.delivery import Delivery
 from gateway.edge import Edge
@@ -51,10 +42,10 @@ from gateway.elicitation import Elicitation
 from gateway.engines import make_engine, shadowed, tell_replaced
 from gateway.eras import Eras
 from gateway.errands import Errands
-from gateway.foresight import Foresight
 from gateway.grants import Grants
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
+from gateway.informing import open_courier
 from gateway.key_age import first_seen
 from gateway.notices import Notices
 from gateway.opening import (
@@ -75,18 +66,15 @@ from gateway.opening import (
     open_wires,
     watch_registry,
 )
-from gateway.origins import origin_of
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import LISTENER, Plan, make_plan
-from gateway.reception import Reception
+from gateway.receiving import Behind, open_control
 from gateway.registry.watching import RegistryWatch
 from gateway.repeats import Repeats
-from gateway.review_audit.room import AuditPages
 from gateway.runs import Runs
 from gateway.seals import Seals
 from gateway.sessions import Sessions
-from gateway.sign_in.room import SignIn
 from gateway.status import Status
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
@@ -97,13 +85,10 @@ from gateway.upkeep import Upkeep
 from gateway.upstream.figures import gauges
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
-from gateway.webhooks import WebhookSender
 from gateway.wires.watching import Wires
 from policies.port import Engine
 from policies.reloading import Replaced
 from policies.shadow import Shadow
-
-APPROVAL_BODY_BYTES = 1 << 20
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -252,11 +237,13 @@ class House:
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        self._control = self._open_control(desk, implications)
+        self._control = open_control(
+            Behind(plan, self._corridor, desk, office.store, tokens, implications, sink), opened
+        )
         self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed)
         upkeep.start()
         opened.push_async_callback(upkeep.close)
-        self._open_courier()
+        self._courier = open_courier(plan, office, record, telemetry.attempted, opened)
         examiner = open_examiner(plan, upstream, catalog)
         self._registry = watch_registry(plan, examiner, record, telemetry.compared, opened)
 
@@ -265,74 +252,6 @@ class House:
         if self._plan.settings.budgets.store == "database":
             return Tally(self._store)
         return MemoryTally() if self._workers == 1 else OneOfSeveral()
-
-    def _open_courier(self) -> None:
-        """Who tells webhooks of tickets; it stops before the store does."""
-        sender = WebhookSender(self._plan.webhooks)
-        self._open.push_async_callback(sender.close)
-        self._courier = courier = Courier(self._store, self._office.outbox, sender, self._attempted)
-        self._open.push_async_callback(courier.close)
-        courier.start()
-
-    def _attempted(self, attempt: Attempt) -> None:
-        """An attempt at a webhook's message: counted; one that was the last is logged and recorded as well."""
-        message = attempt.message
-        self._telemetry.attempted(message.hook_id, attempt.outcome)
-        if attempt.outcome == DEAD:
-            facts = {
-                "webhook": message.hook_id, "message": message.id, "ticket": message.ticket_id,
-                "attempts": message.attempts, "why": attempt.why,
-            }  # fmt: skip
-            self._log.error("webhook_given_up", about=message.event, **facts)  # a line's own event is its name
-            self._sink.note(admin_record("webhook_given_up", facts={**facts, "event": message.event}))
-
-    def _open_control(self, desk: Desk, implications: Implications) -> ControlDoor:
-        """Metadata, the approvals API, the reviewer's pages, and where people sign in to them."""
-        plan, settings = self._plan, self._plan.settings
-        foresight = Foresight(self._corridor, plan.servers)
-        reception = Reception(self._corridor, plan.approvals)
-        api = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
-        documents = metadata_documents(plan.servers.values(), plan.approvals)
-        add_metadata(api, {**documents, **statement_documents(plan.statement_keys)})
-        sign_in = self._open_sign_in(implications, reception)
-        visitors = None if sign_in is None else sign_in.visitors
-        pages = reception.review_pages(desk, foresight, visitors, settings.base_url)
-        if sign_in is not None:
-            sign_in.add_to(pages)
-            self._open_audit_pages(Room(desk, visitors, origin_of(settings.base_url))).add_to(pages)
-        return ControlDoor(switch(pages, api), plan.hosts, reception.turn_away)
-
-    def _open_audit_pages(self, room: Room) -> AuditPages:
-        """The record's pages, which read it where this gateway writes it."""
-        plan, audit = self._plan, self._plan.settings.audit
-        chosen = audit.checkpoints
-        place = Place(audit.file, plan.audit_database, chosen.file if chosen else None)
-        key = plan.settings.secret(chosen.key_env, "audit.checkpoints.key_env") if chosen else ""
-        pages = AuditPages(room, place, self._sink, key=key)
-        self._open.push_async_callback(pages.close)
-        return pages
-
-    def _open_sign_in(self, implications: Implications, reception: Reception) -> SignIn | None:
-        """Where people sign in, if they do."""
-        plan, settings = self._plan, self._plan.settings
-        if settings.sign_in is None:
-            return None
-        room = SignIn(
-            plan.sign_in,
-            plan.approvals,
-            store=self._store,
-            tokens=self._tokens,
-            implications=implications,
-            sink=self._sink,
-            write_off=reception.write_off,
-            keys=plan.seal_keys,
-            public_url=settings.base_url,
-            session_s=settings.sign_in.session_s,
-            idle_s=settings.sign_in.idle_s,
-            leeway_s=settings.identity.leeway_s,
-        )
-        self._open.push_async_callback(room.close)
-        return room
 
     async def _take_over(self, office: Office) -> Shelf:
         """Shelf and keyed calls; what the process before this one ran has come to its end. Raises `CannotStart`."""

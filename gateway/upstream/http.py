@@ -1,8 +1,7 @@
 """The upstream over HTTP/1.1: each admitted call goes to one replica, once, with the gateway's own credential.
 
 Another replica is tried only while not one byte was sent; of what admission calls repeatable, one retry may follow an
-attempt that was sent, within a budget and the call's one deadline. What the caller brought along (credentials,
-cookies, framing, forwarding headers) never travels, even if admission let it through (contract.md sections 1, 5, 6).
+attempt that was sent, within a budget and the call's one deadline. What travels of a call is request.py's to say.
 """
 
 from __future__ import annotations
@@ -11,19 +10,17 @@ import asyncio
 import functools
 import itertools
 import random
-import re
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import orjson
 
 from gateway.contract.envelope import parse_envelope
 from gateway.contract.guard import Guarded, guard_answer
-from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY, encode_value
+from gateway.contract.headers import CAPABILITIES_KEY, PROTOCOL_VERSION, VERSION_KEY
 from gateway.contract.passage import Admitted, Call, Server
 from gateway.contract.refusals import Refused
 from gateway.contract.stream import ResponseStream, StreamLimits
@@ -35,25 +32,15 @@ from gateway.upstream.port import (
     UpstreamUnreachable,
 )
 from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
+from gateway.upstream.request import CLIENT_INFO, headers_of, request_prefix, request_tail
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
-from gateway.upstream.target import NEVER_FORWARDED, Fixed, ReplicaAddress, UpstreamLimits, UpstreamTarget
+from gateway.upstream.target import Fixed, UpstreamLimits, UpstreamTarget
 from gateway.upstream.whole import Told, Whole, read_error, result_of
 from gateway.upstream.wire import Exchange
 from gateway.wires.pem import system_context
 from gateway.wires.statements import Stating
 
-Fields = tuple[tuple[bytes, bytes], ...]
-
-_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*\r\n")
-CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
-_SMALL = 1024
-"""Bytes of header values up to which their lines are kept for the next call of the same kind."""
-_OWN = (
-    (b"content-type", b"application/json"),
-    (b"accept", b"application/json, text/event-stream"),
-    (b"mcp-protocol-version", PROTOCOL_VERSION.encode()),
-)
 SILENT_S = 600.0
 """After so long without a byte a subscription of the house's own may be to a server that is gone."""
 _FOR_EVER_S = 10 * 365 * 86400.0
@@ -346,7 +333,7 @@ class HttpUpstream:
         """The same of a question of the house, in which it speaks for itself."""
         stating = self._stating.get(server)
         own = b"" if stating is None else stating.of_question(body, str(call.envelope.id), call.method, call.name)
-        return request_tail(_headers_of(call), body, own)
+        return request_tail(headers_of(call), body, own)
 
     def _question(self, method: str, params: Mapping[str, Any]) -> tuple[Call, bytes]:
         """The house's own request, with all that the revision asks of one."""
@@ -362,19 +349,13 @@ class HttpUpstream:
         return Call(parse_envelope(body), "inquiry", method, name, params, {}), body
 
 
-def _headers_of(call: Call) -> Fields:
-    """The header lines of a question of the house."""
-    named = () if call.name is None else ((b"mcp-name", encode_value(call.name)),)
-    return (*_OWN, (b"mcp-method", call.method.encode()), *named)
-
-
 def _ring(server: str, target: UpstreamTarget, limits: UpstreamLimits, rules: ServerRules, lookups: Lookups) -> Ring:
     tls = target.tls
     if tls is None and any(address.secure for address in target.replicas):
         tls = Fixed(system_context())
     named = zip(target.replicas, _names(target), strict=True)
     replicas = tuple(
-        Replica(address, _prefix(address, target), tls, limits, rules=rules.health, lookups=lookups, name=name)
+        Replica(address, request_prefix(address, target), tls, limits, rules=rules.health, lookups=lookups, name=name)
         for address, name in named
     )
     return Ring(server, replicas, rules)
@@ -387,35 +368,3 @@ def _names(target: UpstreamTarget) -> list[str]:
         name if names.count(name) == 1 else f"{name}#{names[:number].count(name) + 1}"
         for number, name in enumerate(names)
     ]
-
-
-def _prefix(address: ReplicaAddress, target: UpstreamTarget) -> bytes:
-    """The part of the head that is the same in every request to a replica."""
-    lines = [f"POST {address.path} HTTP/1.1", f"host: {address.authority}", "accept-encoding: identity"]
-    if target.credential_header:
-        lines.append(f"{target.credential_header.lower()}: {target.credential_value}")
-    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
-
-
-def request_tail(headers: Fields, body: bytes, own: bytes = b"") -> bytes:
-    """The rest of a request: the admitted fields, the house's `own` lines (checked, each with its end), the body."""
-    small = sum([len(value) for _, value in headers]) <= _SMALL
-    fields = _few_fields(headers) if small else _write_fields(headers)
-    return b"%b%bcontent-length: %d\r\n\r\n%b" % (fields, own, len(body), body)
-
-
-def _write_fields(headers: Fields) -> bytes:
-    """Header fields as lines. Raises `UpstreamInvalid` (nothing was sent) for one that is not exactly one line."""
-    fields = []
-    for name, value in headers:
-        key = name.lower()
-        if key in NEVER_FORWARDED or key.startswith((b"proxy-", b"x-forwarded-")):
-            continue
-        field = key + b": " + value + b"\r\n"
-        if not _FIELD.fullmatch(field):
-            raise UpstreamInvalid("an admitted header is not one line", sent=False)
-        fields.append(field)
-    return b"".join(fields)
-
-
-_few_fields = functools.lru_cache(256)(_write_fields)

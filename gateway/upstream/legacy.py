@@ -24,8 +24,9 @@ from gateway.contract.past import (
 )
 from gateway.contract.refusals import INVALID_PARAMS, METHOD_NOT_FOUND, Refused
 from gateway.contract.stream import StreamLimits, TooLarge
-from gateway.upstream.http import HttpUpstream, request_tail
+from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.request import request_tail
 from gateway.upstream.sessions import Session, SessionLimits, Sessions, Who
 from gateway.upstream.target import UpstreamLimits
 from gateway.upstream.whole import Whole, read_error, result_of

@@ -22,9 +22,10 @@ import structlog
 from gateway.contract.passage import Call, Envelope, Identity
 from gateway.contract.past import Welcome, introduction, read_session_id, read_welcome
 from gateway.contract.refusals import Refused
-from gateway.upstream.http import CLIENT_INFO, HttpUpstream, request_tail
+from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.replicas import Replica
+from gateway.upstream.request import CLIENT_INFO, request_tail
 from gateway.upstream.whole import result_of
 from gateway.upstream.wire import Exchange
 
