@@ -378,8 +378,17 @@ async def open_registry(config: Path, recorded: bool) -> AsyncIterator[RegistryR
     from gateway.plan import make_plan  # noqa: PLC0415
 
     set_up_logs(logging.ERROR)
+
+    def unfit(stanzas: bytes) -> str:
+        try:
+            make_plan(load_settings(config, admitted=False, stanzas=stanzas))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
     try:
-        async with registry_lobby(make_plan(load_settings(config, admitted=False)), recorded=recorded) as room:
+        plan = make_plan(load_settings(config, admitted=False))
+        async with registry_lobby(plan, unfit, recorded=recorded) as room:
             yield room
     except (ConfigError, CannotStart) as error:
         raise click.ClickException(str(error)) from error

@@ -176,13 +176,19 @@ def read_stanzas(file: Path) -> dict[str, Any]:
 
 
 def load_settings(
-    file: Path, content: bytes | None = None, *, admitted: bool = True, home: Path | None = None
+    file: Path,
+    content: bytes | None = None,
+    *,
+    admitted: bool = True,
+    home: Path | None = None,
+    stanzas: bytes | None = None,
 ) -> Settings:
     """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong.
 
     `content`: what `file` held when it was read, where that was done already.
     `admitted`: servers from a registry have to be as they were admitted; only who admits them anew passes over that.
     `home`: where the record and the database are, should `file` be a link that led elsewhere when the gateway began.
+    `stanzas`: what the file of those servers is to hold, where that is not there yet.
     """
     _check_environment()
     folder = file.resolve().parent
@@ -190,7 +196,7 @@ def load_settings(
         document, text = read_yaml(file, content)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
-    included = include(document, folder, read_yaml)
+    included = include(document, folder, read_yaml if stanzas is None else lambda file: read_yaml(file, stanzas))
     try:
         settings = Settings(**document)
     except SettingsError as error:

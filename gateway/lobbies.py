@@ -5,7 +5,7 @@ Nothing here serves anybody: no listener, no corridor, no upkeep. Raises `Cannot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from approvals.desk import Desk
@@ -70,8 +70,8 @@ async def pin_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Acceptance]:
 
 
 @asynccontextmanager
-async def registry_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[RegistryRoom]:
-    """Records beside live servers and the registry; `recorded` to admit."""
+async def registry_lobby(plan: Plan, unfit: Callable[[bytes], str], *, recorded: bool) -> AsyncIterator[RegistryRoom]:
+    """Records beside live servers and the registry; `recorded` to admit. `unfit` is the shelf's."""
     registry = plan.settings.registry
     async with AsyncExitStack() as opened:
         record = await open_record(plan, opened) if recorded else None
@@ -81,7 +81,7 @@ async def registry_lobby(plan: Plan, *, recorded: bool) -> AsyncIterator[Registr
         theirs = read_stanzas(registry.servers) if registry.servers else {}
         own = frozenset(plan.settings.servers.keys() - theirs.keys())
         shelf = Shelf(
-            registry.lock, registry.servers, registry.private_addresses, registry.publisher, own, read_stanzas
+            registry.lock, registry.servers, registry.private_addresses, registry.publisher, own, read_stanzas, unfit
         )
         examiner, told = open_examiner(plan, upstream, catalog), None if record is None else record.act
         yield RegistryRoom(subjects_of(plan, every=True), examiner, registry_of(plan), shelf, told)

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.upstream.target import ReplicaRefused, check_replica_url
+from gateway.upstream.target import ReplicaRefused, check_replica_url, readings_of
 
 LONGEST: Final = 2048
 _VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
 _PORT: Final = re.compile(r":\{[^{}]+\}(?=[/?]|\Z)")
-_LOCAL: Final = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".test", ".invalid")
+_LOCAL: Final = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home.arpa", ".test", ".invalid",
+                 ".localdomain", ".corp", ".home")  # fmt: skip
 _DEFAULTS: Final = {"http": 80, "https": 443}
 
 
@@ -70,7 +71,7 @@ def is_near(host: str) -> bool:
     """Whether a host is this machine or of a private network, as far as its text says."""
     name = host.rstrip(".")
     try:
-        return not ipaddress.ip_address(name).is_global
+        return not all(one.is_global for one in readings_of(ipaddress.ip_address(name)))
     except ValueError:
         return "." not in name or name.endswith(_LOCAL)
 

@@ -52,6 +52,17 @@ class Proposal:
             return "unusable"
         return "new" if self.before is None else "changed"
 
+    @property
+    def warning(self) -> str:
+        """What nobody who publishes does to a version: it is published once, and newer ones follow. Else empty."""
+        if self.state != "changed" or self.before is None or self.now is None:
+            return ""
+        then, now = self.before.version, self.now.version
+        if then == now:
+            same = digest_definition(self.now.document) == self.before.digest
+            return "" if same else "the same version with other contents: a version is published once"
+        return f"older than {then}, which was admitted" if _is_older(now, then) else ""
+
     def _now(self) -> tuple[str, str]:
         return ("", "") if self.now is None else (digest_definition(self.now.document), self.now.status)
 
@@ -68,6 +79,13 @@ class Proposal:
         before = {} if self.before is None else {"record": self.before.record, "status": self.before.status}
         now = {} if self.now is None else {"record": self.now.document, "status": self.now.status}
         return differences(before, now)
+
+
+def _is_older(one: str, other: str) -> bool:
+    """By MAJOR.MINOR.PATCH; of other versions nobody knows."""
+    found = [re.match(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})", text) for text in (one, other)]
+    numbers = [tuple(map(int, match.groups())) for match in found if match]
+    return len(numbers) == 2 and numbers[0] < numbers[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +142,7 @@ def unfit(entry: Entry, publisher: str, *, private: bool) -> Iterable[str]:
     if entry.status == "unknown":
         yield "the registry gives it a state that is none"
     if not any(flaw.rule in {"schema", "schema-unknown"} for flaw in flaws) and not urls_of(entry.document):
-        yield "no remote is streamable-http at a URL without variables: there is nothing to front"
+        yield "no remote is streamable-http at a URL without variables and query: there is nothing to front"
 
 
 def _line(flaw: Flaw) -> str:
@@ -135,7 +153,7 @@ def urls_of(record: Mapping[str, Any]) -> list[str]:
     """Where a record's server can be reached by a gateway."""
     remotes = record.get("remotes", ())
     urls = [one["url"] for one in remotes if one.get("type") == "streamable-http"]
-    return [url for url in urls if not variables_of(url)]
+    return [url for url in urls if not variables_of(url) and "?" not in url]
 
 
 def accept(  # noqa: PLR0917 - all that an acceptance is made of

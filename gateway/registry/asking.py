@@ -16,6 +16,9 @@ from gateway.contract.differences import visible
 from gateway.contract.strict_json import NotStrict, read_strictly
 from gateway.upstream.target import ReplicaRefused, check_replica_url
 
+_LONGEST: Final = 20_000
+"""Characters of a text of an error that are looked at: more than a token has."""
+
 _JSON: Final = ("application/json", "application/problem+json")
 
 
@@ -96,7 +99,7 @@ async def ask_json(
     is_json = kind.partition(";")[0].strip().lower() in _JSON
     if status >= 400:
         value = await asyncio.to_thread(_read, bytes(text)) if is_json else None
-        raise _refusal(status, value, pause)
+        raise _refusal(status, value, pause, headers.get("authorization", "").rpartition(" ")[2])
     if not is_json:
         raise RegistryInvalid("its answer is not application/json")
     return Answered(status, await asyncio.to_thread(_read, bytes(text)), len(text))
@@ -137,10 +140,11 @@ _WORDS: Final[Mapping[int, str]] = {
 }
 
 
-def _refusal(status: int, value: Any, pause: str) -> RegistryFault:
-    """A status in our words, with the registry's own behind them."""
+def _refusal(status: int, value: Any, pause: str, token: str) -> RegistryFault:
+    """A status in our words, with the registry's own behind them, without the token that it may have sent back."""
     words = _WORDS.get(status, "fails" if status >= 500 else "does not take it")
     said = "; ".join(_said(value))
+    said = said.replace(token, "[the token]") if token else said
     told = f"{words} ({status})" + (f": {visible(said)[:1000]}" if said else "")
     if pause.isascii() and pause.isdigit() and len(pause) < 6:
         told += f"; again in {pause} s"
@@ -155,4 +159,4 @@ def _said(value: Any) -> list[str]:
     errors = value.get("errors")
     if isinstance(errors, list):
         found += [one.get("message") for one in errors[:10] if isinstance(one, dict)]
-    return [one[:1000] for one in found if isinstance(one, str) and one]
+    return [one[:_LONGEST] for one in found if isinstance(one, str) and one]

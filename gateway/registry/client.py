@@ -68,7 +68,7 @@ class RegistryClient:
                 for _ in range(self.limits.pages):
                     query = {**asked, "cursor": cursor} if cursor else asked
                     answer = await self._get("/servers", query)
-                    page = _page(answer)
+                    page = await asyncio.to_thread(_page, answer)
                     found += page.entries
                     size += answer.size
                     if len(found) > self.limits.entries or size > self.limits.all_bytes:
@@ -127,7 +127,8 @@ class RegistryClient:
             return
         for version in VERSIONS:
             try:
-                _page(await self._ask("GET", f"{self.url}/{version}/servers", {"limit": "1"}))
+                answer = await self._ask("GET", f"{self.url}/{version}/servers", {"limit": "1"})
+                await asyncio.to_thread(_page, answer)
             except RegistryRefused as refused:
                 if refused.status == 404:
                     continue

@@ -102,6 +102,7 @@ def _one(one: Proposal) -> dict[str, Any]:
         "name": one.name,
         "state": one.state,
         "faults": list(one.faults),
+        "warning": one.warning or None,
         "admitted": one.before
         and {"version": one.before.version, "status": one.before.status, "digest": one.before.digest},
         "listed": one.now
@@ -123,6 +124,8 @@ def _sheet(shown: Look, names: tuple[str, ...]) -> Iterator[str]:
         yield f"{visible(one.name)} ({version}{state}): {one.state}"
         if now and now.message:
             yield f"    the registry says: {visible(now.message)}"
+        if one.warning:
+            yield f"    LOOK TWICE: {visible(one.warning)}"
         yield from (f"    can't be admitted: {visible(fault)}" for fault in one.faults)
         if one.state != "admitted" and (one.before or names):
             for found in _shown(one):

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.registry.record import OFFICIAL, RecordUnusable, bound
+import orjson
+
+from gateway.registry.flaws import Flaw
+from gateway.registry.record import LARGEST, OFFICIAL, RecordUnusable, bound
 
 STATES: Final = ("active", "deprecated", "deleted")
 _TEXT: Final = 500
@@ -67,6 +70,8 @@ def read_entry(value: Any) -> Entry:
     document = _alone(record)
     try:
         bound(document)
+        if len(orjson.dumps(document)) > LARGEST:
+            raise RecordUnusable([Flaw("json", "", f"has more than {LARGEST} bytes")])
         fault = ""
     except RecordUnusable as error:
         fault, document = str(error), {}

@@ -34,9 +34,16 @@ class MovedOn(Exception):  # noqa: N818 - what happened
     """What is there now is not what was shown."""
 
 
+class Unfit(Exception):  # noqa: N818 - what it is
+    """With what was to be admitted the configuration could not be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where what was admitted lies, and by what it is judged. `taken`: servers of the configuration's own."""
+    """Where what was admitted lies, and by what it is judged. `taken`: servers of the configuration's own.
+
+    `unfit`: why the configuration could not be read with such a text as its file of servers; empty where it could.
+    """
 
     lock: Path
     servers: Path | None
@@ -44,6 +51,7 @@ class Shelf:
     publisher: str
     taken: frozenset[str]
     read: Callable[[Path], dict[str, Any]]
+    unfit: Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class RegistryRoom:
     async def accept(self, shown: Look, named: str = "") -> None:
         """Admit what was looked at: the lock, then the file of servers.
 
-        Raises `MovedOn`, `OSError`, `LockUnreadable` and what the record raises.
+        Raises `MovedOn`, `Unfit`, `OSError`, `LockUnreadable` and what the record raises.
         """
         shelf = self.shelf
         if self.act is None or shelf.servers is None:
@@ -95,6 +103,9 @@ class RegistryRoom:
                 raise LockUnreadable(f"would be larger than {MAX_BYTES} bytes")
             await asyncio.to_thread(read_lock, text)
             stanzas = write_stanzas(after, shelf.read(shelf.servers))
+            # A worker that replaces another reads it: it must be good before it is there.
+            if why := await asyncio.to_thread(shelf.unfit, stanzas):
+                raise Unfit(why)
             servers = shelf.servers.resolve()
             with files.prepared(target, text) as beside, files.prepared(servers, stanzas) as beside_servers:
                 for start in range(0, len(found), CHUNK):

@@ -36,13 +36,14 @@ class Sources:
         if self.client is None:
             raise NoRecord(f"{source}: registry.url is not set")
         try:
-            async with self.client() as client:
+            # A client reads every authority's certificate: not on the loop.
+            async with await asyncio.to_thread(self.client) as client:
                 entry = await client.entry(name, version)
         except RegistryFault as fault:
             raise NoRecord(f"{source}: the registry {fault}") from None
         if entry is None or entry.status == "deleted":
             raise NoRecord(f"{source}: the registry has no such record" + (" any more" if entry else ""))
-        return of_entry(entry, source)
+        return await asyncio.to_thread(of_entry, entry, source)
 
 
 def record_in(file: Path) -> Published:

@@ -21,7 +21,7 @@ from gateway.registry.flaws import Flaw, usable
 from gateway.registry.lock import LockUnreadable
 from gateway.registry.namespaces import NoPublisher
 from gateway.registry.record import LARGEST
-from gateway.registry.room import MovedOn, RegistryDoor
+from gateway.registry.room import MovedOn, RegistryDoor, Unfit
 from gateway.registry.validation import validate as find_flaws
 
 NO: Final = 1
@@ -85,6 +85,8 @@ def run(ask: Callable[[], Awaitable[Told]], as_json: bool) -> Told:
         return asyncio.run(asked())
     except MovedOn as error:
         end("moved_on", str(error), NO, as_json)
+    except Unfit as error:
+        end("unfit", f"nothing was admitted, for the configuration would not be read any more: {error}", NO, as_json)
     except RegistryFault as error:
         end("registry", f"the registry {error}", NOT_ASKED, as_json)
     except LockUnreadable as error:

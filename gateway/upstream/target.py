@@ -112,7 +112,7 @@ def check_replica_url(url: str) -> ReplicaAddress:
 
 def check_address(address: Address, *, loopback: bool) -> None:
     """An address that a connection goes to, or `ReplicaRefused`. `loopback`: whether loopback was listed as such."""
-    for seen in _readings(address):
+    for seen in readings_of(address):
         if seen in _METADATA:
             raise ReplicaRefused("a metadata service is no destination")
         if seen.is_link_local:
@@ -123,7 +123,7 @@ def check_address(address: Address, *, loopback: bool) -> None:
             raise ReplicaRefused("loopback is a destination only where the configuration names it")
 
 
-def _readings(address: Address) -> list[Address]:
+def readings_of(address: Address) -> list[Address]:
     """The address and the IPv4 addresses that it may stand for."""
     found: list[Address] = [address]
     if isinstance(address, ipaddress.IPv6Address):

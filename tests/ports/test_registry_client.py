@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gateway.registry.asking import ClientLimits, RegistryFault, RegistryInvalid
 from gateway.registry.chair import Chair
 from gateway.registry.client import RegistryClient, fetch_record
 from gateway.registry.listing import Entry, Unreadable, newest, read_page
+from gateway.registry.sources import NoRecord, Sources
 from tests.support.ports import free_port
 from tests.support.registry import OFFICIAL, PrivateRegistry, private_registry, record, told
 
@@ -183,6 +185,16 @@ def test_a_token_goes_where_it_belongs_and_is_not_shown(registry: PrivateRegistr
     assert "secret" not in repr(RegistryClient("https://registry.example.com", "secret"))
 
 
+@pytest.mark.parametrize("before", ["", "x" * 995])
+def test_a_token_that_is_sent_back_is_not_told(registry: PrivateRegistry, before: str) -> None:
+    """A registry, or what stands before it, that shows a request's head in its error brings no token into a log."""
+    registry.twist = lambda request: told({"error": f"{before}{request.headers['authorization']} is wrong"}, 401)
+    with pytest.raises(RegistryRefused) as caught:
+        entries(registry, token="secret-of-the-registry")
+    assert "secr" not in str(caught.value)
+    assert "[the" in str(caught.value) or before
+
+
 @pytest.mark.parametrize(
     "url",
     ["http://registry.example.com", "ftp://x/", "https://u@x.example.com/", "https://169.254.169.254/", "https:///x"],
@@ -208,6 +220,19 @@ def test_a_record_is_fetched_from_the_named_url_alone(registry: PrivateRegistry)
     with pytest.raises(RegistryInvalid, match="redirect"):
         asyncio.run(fetch_record(f"{registry.url}/server.json"))
     assert len(registry.asked) == 2
+
+
+async def test_a_scheduled_check_makes_its_client_beside_the_loop() -> None:
+    """It reads every authority's certificate, which takes tens of milliseconds of everybody's time."""
+    made: list[threading.Thread] = []
+
+    def client() -> RegistryClient:
+        made.append(threading.current_thread())
+        return RegistryClient(f"http://127.0.0.1:{free_port()}")
+
+    with pytest.raises(NoRecord):
+        await Sources(client).find("com.example/weather@1.0.0", None)
+    assert made != [threading.current_thread()]
 
 
 def test_which_version_is_newest_is_the_registrys_to_say() -> None:

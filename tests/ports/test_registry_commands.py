@@ -143,6 +143,7 @@ def test_what_changed_upstream_is_refused_and_shown(config: Path, registry: Priv
     assert told.exit_code == 1
     (one,) = json.loads(told.stdout)["servers"]
     assert one["state"] == "changed"
+    assert one["warning"] == "the same version with other contents: a version is published once"
     assert [(found["path"], found["before"], found["after"]) for found in one["differences"]] == [
         ("/record/remotes/0/url", '"http://127.0.0.1:8000/mcp"', '"http://127.0.0.1:6666/mcp"'),
         ("/record/title", None, '"Other"'),
@@ -151,6 +152,18 @@ def test_what_changed_upstream_is_refused_and_shown(config: Path, registry: Priv
     assert load_settings(config).servers["com-example-weather"].replicas == ("http://127.0.0.1:8000/mcp",)
     assert admit(config, WEATHER).exit_code == 0
     assert load_settings(config).servers["com-example-weather"].replicas == ("http://127.0.0.1:6666/mcp",)
+
+
+@pytest.mark.parametrize(("version", "marked"), [("1.9.0", True), ("1.10.1", False), ("2026-11", False)])
+def test_an_older_version_is_marked(config: Path, registry: PrivateRegistry, version: str, marked: bool) -> None:
+    """A registry that brings an old record back is told apart from one that brings a new one."""
+    registry.put(at(version="1.10.0"))
+    assert admit(config, WEATHER).exit_code == 0
+    assert "LOOK TWICE" not in ostiary("import", "--config", config, WEATHER).stdout
+    registry.put(at(version=version))
+    shown = ostiary("import", "--config", config, WEATHER)
+    assert shown.exit_code == 1
+    assert ("LOOK TWICE: older than 1.10.0, which was admitted" in shown.stdout) is marked
 
 
 def test_who_dies_in_the_middle_leaves_nothing_served(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +234,8 @@ def test_a_record_that_is_listed_no_more_is_gone(config: Path, registry: Private
             record(remotes=[{"type": "streamable-http", "url": "https://{t}.example.com/", "variables": {"t": {}}}]),
             "nothing",
         ),
+        (at("http://127.0.0.1:8000/mcp?key=x"), "nothing"),
+        (at(_meta={"com.example/large": "x" * 140_000}), "more than 131072 bytes"),
         (record(version=1), None),
     ],
 )
@@ -242,6 +257,22 @@ def test_what_is_not_fit_is_not_admitted(
     done = ostiary("import", "--config", config, WEATHER, "--accept", "--seen", "x")
     assert done.exit_code == 1
     assert not (config.parent / "registry.lock").exists()
+
+
+@pytest.mark.parametrize("named", ["own", "Bad Name", "../../x", "x" * 200, "a: b\nc", ""])
+def test_nothing_is_admitted_that_would_stop_the_start(config: Path, named: str) -> None:
+    """A name or a path that the configuration can't have is refused before anything is recorded or written."""
+    if not named:  # its own name, and the path that comes with it, which is another server's
+        document = yaml.safe_load(config.read_text())
+        document["servers"]["own"]["path"] = "/com-example-weather/mcp"
+        config.write_text(yaml.safe_dump(document))
+    done = admit(config, WEATHER, words=("--as", named) if named else ())
+    assert done.exit_code == 1, done.output
+    assert json.loads(done.stdout)["error"] == "unfit"
+    assert not {"registry.lock", "imported.yaml"} & {file.name for file in config.parent.iterdir()}
+    assert "registry_admitted" not in (config.parent / "audit.jsonl").read_text()
+    assert set(load_settings(config).servers) == {"own"}
+    assert admit(config, WEATHER, words=("--as", "weather")).exit_code == 0
 
 
 def test_a_publisher_is_held_to_its_namespace(config: Path, registry: PrivateRegistry) -> None:

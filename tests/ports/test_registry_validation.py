@@ -110,7 +110,8 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("url-fragment", "/remotes/0/url", at(remote(f"{URL}#x"))),
     *(("url-address", "/remotes/0/url", at(remote(f"https://{one}/mcp"))) for one in (
         "localhost", "mcp.localhost", "127.0.0.1", "[::1]", "10.1.2.3", "192.168.0.1", "[fd00::1]", "intranet",
-        "a.internal", "169.254.169.254", "[::ffff:127.0.0.1]", "100.64.0.1", "metadata.google.internal")),
+        "a.internal", "a.localdomain", "a.corp", "169.254.169.254", "[::ffff:127.0.0.1]", "[::a00:1]",
+        "[64:ff9b::7f00:1]", "[64:ff9b::a00:1]", "[2002:a00:1::]", "100.64.0.1", "metadata.google.internal")),
     ("url-variable", "/remotes/0/url", at(remote("https://{tenant}.example.com/mcp"))),
     ("url-variable", "/remotes/0/url", at(remote("https://{tenant}.example.com/{other}", **VARIABLES))),
     ("variable-unused", "/remotes/0/variables/tenant", at(remote(**VARIABLES))),
