@@ -29,7 +29,8 @@ BREAK: Final = "break-stream"
 FRESH_MS: Final = 400
 """How long this bank's lists stay fresh: short enough to wait for."""
 LONGEST_S: Final = 10.0
-STEP_S: Final = 0.1
+STEP_S: Final = 0.5
+"""Between two tellings of its progress."""
 
 
 class Waited(TypedDict):

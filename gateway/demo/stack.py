@@ -145,10 +145,11 @@ class Stack:
 
     def revive_replicas(self) -> None:
         """Start those replicas again that ended by themselves. Raises `StackFailed`."""
-        for number in () if self.replicas else range(1, len(self.ports.replicas) + 1):
-            if self.parts[f"replica-{number}"].process.poll() is not None:
+        deadline = time.monotonic() + READY_S
+        for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):
+            if not self._is_there(f"replica-{number}", port, deadline):
                 self._launch_replica(number)
-        self._await_replicas(time.monotonic() + READY_S)
+        self._await_replicas(deadline)
 
     def restart_gateway(self) -> None:
         """kill -9 the gateway and start it again on its files; returns when it is ready. Raises `StackFailed`."""
@@ -264,6 +265,16 @@ class Stack:
             str(self.house.books),
         ]
         self._launch(name, self.place.module, *options, *self.place.options)
+
+    def _is_there(self, name: str, port: int, deadline: float) -> bool:
+        """Whether a replica serves. One that is about to end has closed its port before that is seen."""
+        process = self.parts[name].process
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                self.http.get(f"http://127.0.0.1:{port}/", timeout=2.0)
+                return True
+            time.sleep(0.05)
+        return False
 
     def _await_replicas(self, deadline: float) -> None:
         for number, port in () if self.replicas else enumerate(self.ports.replicas, start=1):

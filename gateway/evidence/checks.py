@@ -21,7 +21,7 @@ CLASSES: Final[Mapping[str, str]] = {
 }
 """The five classes, in the order of the report."""
 
-_MALFORMED: Final = (LookupError, ValueError, TypeError, AttributeError)
+MALFORMED: Final = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a transcript of another form raises: it proves nothing."""
 
 
@@ -65,5 +65,5 @@ def _judge(check: Check, seen: Seen) -> Verdict:
         return Verdict(check, True, check.judge(seen))
     except Unproven as unproven:
         return Verdict(check, False, str(unproven))
-    except _MALFORMED as error:
+    except MALFORMED as error:
         return Verdict(check, False, f"the transcript can't be read ({type(error).__name__}: {error})"[:300])

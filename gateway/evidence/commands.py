@@ -6,6 +6,7 @@ Exit codes: 0 complete, 1 incomplete or not whole, 2 it could not be asked.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import ssl
 import sys
@@ -75,14 +76,17 @@ def evidence(  # noqa: PLR0917 - one a parameter
 
 @evidence.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--digest", default="", help="The digest that was printed when the pack was made.")
-@click.option("--public-key", "keys", multiple=True, help="Who has to have signed the record in it.")
+@click.option("--digest", help="The digest that was printed when the pack was made.")
+@click.option("--public-key", "keys", multiple=True, help="Who has to have signed the pack, and the record in it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(folder: Path, digest: str, keys: tuple[str, ...], as_json: bool) -> None:
+def verify(folder: Path, digest: str | None, keys: tuple[str, ...], as_json: bool) -> None:
     """Judge the pack in DIR, offline: its files, and every verdict once more."""
     trusted = [public_key(text) for text in keys]
+    known = None if digest is None else digest.strip().lower().removeprefix("sha256:")
+    if known is not None and not re.fullmatch("[0-9a-f]{64}", known):
+        raise click.UsageError("--digest: not a SHA-256 digest in hexadecimal")
     try:
-        found = examine(folder, digest.lower().removeprefix("sha256:"), trusted)
+        found = examine(folder, known, trusted)
     except Unreadable as unreadable:
         give_up(str(unreadable))
     if as_json:
@@ -119,6 +123,7 @@ def _ask(ctx: click.Context, config: Path, plan_file: Path, ca: Path | None, out
         log=log_from(plan.log),
         facts=lambda: facts_of(settings, config, place, demo=False),
         tls=ssl.create_default_context(cafile=ca) if ca else True,
+        key=place.key,
     )
     return asyncio.run(gather(deployment, scrubber, out))
 

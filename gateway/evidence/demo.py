@@ -182,4 +182,5 @@ def demo_deployment(scrubber: Scrubber, stack: Stack | None = None) -> Iterator[
             record=lambda query: record_of(place, query),
             log=log_from(house.directory / "gateway.log"),
             facts=lambda: facts_of(settings, house.config_file, place, demo=True),
+            key=signer,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gateway.audit.place import Place
 from gateway.config import Settings
@@ -42,8 +42,12 @@ async def facts_of(settings: Settings, config: Path, place: Place, *, demo: bool
 
 
 def secrets_of(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each secret that the configuration names, and that is in this environment: (variable, value)."""
-    for variable in sorted(set(_variables(settings.model_dump()))):
+    """Each secret that the configuration names and this environment has, and passwords in it: (name, value)."""
+    told = settings.model_dump()
+    for url in _texts(told):
+        if "://" in url and (password := _password(url)):
+            yield "a password of the configuration", password
+    for variable in sorted(set(_variables(told))):
         for value in os.environ.get(variable, "").split(","):
             if value:
                 yield variable, value.rpartition(" ")[2]  # of a whole header what follows the scheme
@@ -64,6 +68,24 @@ def published_of(settings: Settings, config: Path, plan: Plan) -> Published | No
         addresses=(settings.resource(plan.server), *server.replicas),
         run=ostiary,
     )
+
+
+def _password(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:
+        return ""
+
+
+def _texts(told: Any) -> Iterator[str]:
+    if isinstance(told, str):
+        yield told
+    elif isinstance(told, Mapping):
+        for value in told.values():
+            yield from _texts(value)
+    elif isinstance(told, Sequence):
+        for value in told:
+            yield from _texts(value)
 
 
 def _variables(told: Any) -> Iterator[str]:

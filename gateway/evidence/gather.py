@@ -6,6 +6,7 @@ What can't be asked breaks off its own taking alone: its check then fails for wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +15,24 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import orjson
 
+from gateway.audit.checkpoints import SigningKey
 from gateway.evidence.checks import Verdict, judge
 from gateway.evidence.excerpt import Ours
 from gateway.evidence.judging.everything import CHECKS
-from gateway.evidence.pack import Draft, write
+from gateway.evidence.pack import Draft, Secretive, write
 from gateway.evidence.probes import NOT_ASKED
 from gateway.evidence.report import render
 from gateway.evidence.scrubbing import Scrubber
-from gateway.evidence.seen import RECORD, Seen, metric
+from gateway.evidence.seen import LOG, RECORD, Exchange, Seen, Unproven, metric
 from gateway.evidence.site import NotHere, PlanInvalid, Site
 from gateway.evidence.taking import calls, operation, registry, scale
 from gateway.evidence.taking.notebook import Notebook, Taking
 from gateway.evidence.wire import Client
+
+_OF_CALLERS: Final = ("decision_id", "trace_id", "ticket", "subject")
+"""Members of a log's line that say that it is of a caller's request."""
 
 Stage = Mapping[str, Taking]
 
@@ -61,13 +67,14 @@ Record = Callable[[Ours], tuple[list[dict[str, Any]], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is asked, and what only its machine knows: record, log and facts (versions)."""
+    """What is asked, and what only its machine knows: record, log and facts (versions), and the key that signs."""
 
     site: Site
     record: Record
     log: Log
     facts: Callable[[], Awaitable[Mapping[str, Any]]]
     tls: ssl.SSLContext | bool = True
+    key: SigningKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +105,12 @@ async def gather(deployment: Deployment, scrubber: Scrubber, out: Path, stages: 
     facts = {**await deployment.facts(), "bundle": _bundle(draft), "began": began, "broke_off": book.broke_off}
     draft.add_json("facts.json", facts)
     verdicts = judge(CHECKS, Seen(draft.files))
-    report = make_report(verdicts, draft.files)
-    digest = write(out, draft, report, began, {verdict.check.key: verdict.holds for verdict in verdicts})
+    try:
+        report = make_report(verdicts, draft.files)
+    except Unproven as unproven:
+        raise Secretive(f"{unproven}: nothing was written") from None
+    told = {verdict.check.key: verdict.holds for verdict in verdicts}
+    digest = write(out, draft, report, began, told, deployment.key)
     return Made(digest, verdicts, book.broke_off)
 
 
@@ -123,15 +134,34 @@ def _read_files(deployment: Deployment, draft: Draft, began: str, broke_off: dic
     except OSError as error:
         broke_off["audit/record"] = str(error)
     try:
-        draft.add("audit/log.jsonl", deployment.log())
+        add_log(draft, deployment.log())
     except (NotHere, OSError) as error:
         broke_off["audit/log"] = str(error)
 
 
+def add_log(draft: Draft, data: bytes) -> None:
+    """All of the log is searched for secrets; other callers' lines are left out, as in the record."""
+    draft.add(LOG, data)
+    if draft.files[LOG] is data:
+        ids = _ids(draft)
+        draft.add(LOG, b"".join(line for line in data.splitlines(keepends=True) if _is_ours(line, ids)))
+
+
+def _is_ours(line: bytes, ids: frozenset[str]) -> bool:
+    try:
+        told = orjson.loads(line)
+        whose = {told[name] for name in _OF_CALLERS if told.get(name)}
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return not whose or not whose.isdisjoint(ids)
+
+
 def _ids(draft: Draft) -> frozenset[str]:
     """The decisions, traces and tickets of all that was asked."""
-    seen = Seen(draft.files)
-    exchanges = [one for name in draft.files if seen.is_transcript(name) for one in seen.steps(name).values()]
+    seen, exchanges = Seen(draft.files), list[Exchange]()
+    for name in draft.files:
+        with contextlib.suppress(Unproven):  # of one that was withheld nothing is told
+            exchanges += seen.steps(name).values() if seen.is_transcript(name) else ()
     tickets = {str(one.ticket.get("id")) for one in exchanges}
     return frozenset({one.decision for one in exchanges} | {one.trace for one in exchanges} | tickets) - {"", "None"}
 

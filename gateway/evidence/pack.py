@@ -1,7 +1,8 @@
 """A pack on disk: a directory of files, a manifest with each file's digest, and one digest over the manifest.
 
-The manifest is the RFC 8785 form of `{pack, made, files, verdicts, complete}`; its SHA-256 is the pack's digest. A
-file that holds a secret is withheld, a manifest or report that does refuses to be written. Whoever reads a pack
+The manifest is the RFC 8785 form of `{pack, made, files, verdicts, complete}`; its SHA-256 is the pack's digest.
+Where the deployment has a key, `signature.json` is that key's over the manifest, and so over every byte of the pack.
+A file that holds a secret is withheld, a manifest or report that does refuses to be written. Whoever reads a pack
 trusts nothing of it: no link is followed, nothing but regular files of a bounded size is read.
 """
 
@@ -11,20 +12,24 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from gateway.audit.checkpoints import SigningKey, VerifyKey
 from gateway.contract.fingerprint import canonical
 from gateway.evidence.scrubbing import CANARY, Scrubber
 
 MANIFEST: Final = "manifest.json"
 REPORT: Final = "report.html"
+SIGNATURE: Final = "signature.json"
 VERSION: Final = 1
 MOST_FILES: Final = 1000
 MOST_BYTES: Final = 64 << 20
+_LABEL: Final = b"ostiary evidence v1\0"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,80}(?:/[a-z0-9][a-z0-9_.-]{0,80})?")
 _MEMBERS: Final = frozenset({"pack", "made", "files", "verdicts", "complete"})
 
@@ -54,22 +59,24 @@ class Draft:
         self.add(name, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
 
 
-def write(out: Path, draft: Draft, report: bytes, made: str, verdicts: Mapping[str, bool]) -> str:
+def write(  # noqa: PLR0917 - all that a pack is made of
+    out: Path, draft: Draft, report: bytes, made: str, verdicts: Mapping[str, bool], key: SigningKey | None = None
+) -> str:
     """Write all of it -> the pack's digest. Raises `Unreadable` or `Secretive`; then nothing was written."""
     files = {**draft.files, REPORT: report}
     described = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
     }
-    manifest = canonical(
-        {
-            "pack": VERSION,
-            "made": made,
-            "files": described,
-            "verdicts": dict(verdicts),
-            "complete": bool(verdicts) and all(verdicts.values()),
-        }
-    )
-    files[MANIFEST] = manifest
+    told = {
+        "pack": VERSION,
+        "made": made,
+        "files": described,
+        "verdicts": dict(verdicts),
+        "complete": bool(verdicts) and all(verdicts.values()),
+    }
+    files[MANIFEST] = manifest = canonical(told)
+    if key is not None:
+        files[SIGNATURE] = canonical({"key": key.public.id, "signature": key.sign(_LABEL, told)})
     for name, data in files.items():
         if found := draft.scrubber.found(data):
             raise Secretive(f"{name} holds {', '.join(found)}: nothing was written")
@@ -128,18 +135,39 @@ def compare(files: Mapping[str, bytes]) -> tuple[dict[str, Any], list[str]]:
         if manifest.keys() != _MEMBERS or manifest["pack"] != VERSION or canonical(manifest) != files[MANIFEST]:
             return {}, [f"{MANIFEST}: not the canonical form of a manifest of version {VERSION}"]
         told = {str(name): (one["bytes"], one["sha256"]) for name, one in manifest["files"].items()}
-        dict(manifest["verdicts"])
+        if not isinstance(manifest["verdicts"], dict):
+            raise TypeError("verdicts")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         return {}, [f"{MANIFEST}: can't be read: {type(error).__name__}"]
     wrong = [f"{name}: missing" for name in sorted(told.keys() - files.keys())]
-    wrong += [f"{name}: not in the manifest" for name in sorted(files.keys() - told.keys() - {MANIFEST})]
+    wrong += [f"{name}: not in the manifest" for name in sorted(files.keys() - told.keys() - {MANIFEST, SIGNATURE})]
     for name, described in told.items():
         if name in files and described != (len(files[name]), hashlib.sha256(files[name]).hexdigest()):
             wrong.append(f"{name}: its bytes are not those of the manifest")
     return manifest, wrong
 
 
+def unsigned(files: Mapping[str, bytes], manifest: Mapping[str, Any], trusted: Sequence[VerifyKey]) -> str:
+    """Why the manifest is not signed by one of these keys; empty where it is."""
+    if SIGNATURE not in files:
+        return f"{SIGNATURE}: missing: nobody signed this pack"
+    try:
+        told = orjson.loads(files[SIGNATURE])
+        whose, signature = str(told["key"]), str(told["signature"])
+    except (ValueError, TypeError, KeyError) as error:
+        return f"{SIGNATURE}: can't be read: {type(error).__name__}"
+    known = [key for key in trusted if key.id == whose]
+    if not known:
+        return f"{SIGNATURE}: not by a key that is trusted here"
+    right = any(key.has_signed(_LABEL, dict(manifest), signature) for key in known)
+    return "" if right else f"{SIGNATURE}: not of this manifest: it was changed, or made up"
+
+
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+    with os.scandir(folder) as found:
+        entries = list(islice(found, MOST_FILES + 1))
+    if len(entries) > MOST_FILES:
+        raise Unreadable(f"{folder}: more than {MOST_FILES} files or {MOST_BYTES} bytes")
+    for entry in sorted(entries, key=lambda one: one.name):
         within = list(_walk(Path(entry.path), 1)) if depth == 0 and entry.is_dir(follow_symlinks=False) else []
         yield from within or [Path(entry.path)]

@@ -21,7 +21,7 @@ _LONGEST: Final = 600
 _COLOURS: Final = (files("approvals.review") / "assets" / "review.css").read_text().partition("\n*, *::before")[0]
 """Those of the review pages, which a test holds to WCAG AA."""
 
-_TOLD: Final[Mapping[str, str]] = {
+TOLD: Final[Mapping[str, str]] = {
     "ostiary": "Ostiary",
     "python": "Python",
     "revision": "MCP revision",
@@ -64,7 +64,7 @@ def render(verdicts: Sequence[Verdict], facts: Mapping[str, Any], not_asked: Map
         asked=len(verdicts),
         facts=facts,
         not_asked=not_asked,
-        told=_TOLD,
+        told=TOLD,
         colours=Markup(_COLOURS),  # noqa: S704 - our own sheet
     )
     return page.encode()

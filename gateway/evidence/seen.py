@@ -18,6 +18,7 @@ from gateway.contract.chain import read_line
 from gateway.contract.refusals import Refusal
 
 RECORD: Final = "audit/record.jsonl"
+LOG: Final = "audit/log.jsonl"
 _OF_REQUESTS: Final = frozenset({"decision", "outcome", "refusal"})
 _SAMPLE: Final = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -33,9 +34,9 @@ def need(holds: object, instead: str) -> None:
         raise Unproven(instead)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exchange:
-    """One exchange of a transcript (wire.py)."""
+    """One exchange of a transcript (wire.py), whose body is read once."""
 
     told: Mapping[str, Any]
 
@@ -58,7 +59,7 @@ class Exchange:
         answer = self.told["answer"]
         return str(answer["body"]) if answer else ""
 
-    @property
+    @cached_property
     def events(self) -> list[dict[str, Any]]:
         """The messages of an event stream, in order; those that are whole."""
         found = []
@@ -72,7 +73,7 @@ class Exchange:
                     found.append(message)
         return found
 
-    @property
+    @cached_property
     def document(self) -> dict[str, Any]:
         """The one JSON-RPC response, or the JSON document; empty where there is none."""
         if self.headers.get("content-type", "").startswith("text/event-stream"):
@@ -129,6 +130,7 @@ class Seen:
 
     files: Mapping[str, bytes]
     _documents: dict[str, Any] = field(default_factory=dict)
+    _steps: dict[str, dict[str, Exchange]] = field(default_factory=dict)
 
     def raw(self, name: str) -> bytes:
         """A file. Raises `Unproven` where it is missing or was withheld."""
@@ -151,7 +153,9 @@ class Seen:
 
     def steps(self, name: str) -> dict[str, Exchange]:
         """A transcript's exchanges by the names of their steps, in order."""
-        return {str(told["step"]): Exchange(told) for told in self.document(name)["steps"]}
+        if name not in self._steps:
+            self._steps[name] = {str(told["step"]): Exchange(told) for told in self.document(name)["steps"]}
+        return self._steps[name]
 
     @cached_property
     def lines(self) -> list[Mapping[str, Any]]:

@@ -12,12 +12,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import orjson
+from jinja2 import TemplateError
+
 from gateway.audit.checkpoints import VerifyKey
-from gateway.evidence.checks import CLASSES, Verdict, judge
+from gateway.evidence.checks import CLASSES, MALFORMED, Verdict, judge
 from gateway.evidence.excerpt import judge_record
 from gateway.evidence.gather import make_report
 from gateway.evidence.judging.everything import CHECKS
-from gateway.evidence.pack import MANIFEST, REPORT, compare, read
+from gateway.evidence.pack import MANIFEST, REPORT, SIGNATURE, compare, read, unsigned
 from gateway.evidence.seen import RECORD, Seen, Unproven
 
 
@@ -61,25 +64,28 @@ def describe(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     }
 
 
-def examine(folder: Path, digest: str = "", trusted: Sequence[VerifyKey] = ()) -> Examined:
+def examine(folder: Path, digest: str | None = None, trusted: Sequence[VerifyKey] = ()) -> Examined:
     """Judge a pack. Raises `pack.Unreadable`.
 
-    `digest` is what it has to have, where that is known; one of `trusted` has to have signed the record in it, where
-    there are any.
+    `digest` is what it has to have, where that is known; one of `trusted` has to have signed the pack, and the record
+    in it, where there are any.
     """
     files, wrong = read(folder)
     found = hashlib.sha256(files.get(MANIFEST, b"")).hexdigest()
-    if digest and digest != found:
+    if digest is not None and digest != found:
         wrong.append(f"{MANIFEST}: its digest is {found}, not {digest}")
     manifest, differing = compare(files)
     wrong += differing
     if trusted and (finding := judge_record(files.get(RECORD, b""), trusted).finding):
         wrong.append(f"{RECORD}: {finding.why}")
-    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT}}
+    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT, SIGNATURE}}
     verdicts = judge(CHECKS, Seen(kept))
     if manifest:
         wrong += _disagree(manifest, verdicts)
         wrong += _misreport(verdicts, kept, files.get(REPORT, b""))
+        wrong += _misdate(manifest, kept)
+        if trusted and (why := unsigned(files, manifest, trusted)):
+            wrong.append(why)
     return Examined(found, tuple(wrong), tuple(verdicts))
 
 
@@ -99,12 +105,24 @@ def _disagree(manifest: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[
 
 
 def _misreport(verdicts: Sequence[Verdict], files: Mapping[str, bytes], report: bytes) -> list[str]:
-    """Whether the report is the one that these files give; one of another version is of another form."""
+    """Whether the report is the one that these files give: who says another version may not say what it likes."""
     try:
-        facts = Seen(files).document("facts.json")
-        if facts["ostiary"] != version("ostiary"):
-            return []
+        maker = Seen(files).document("facts.json")["ostiary"]
         same = make_report(verdicts, files) == report
-    except (Unproven, LookupError, ValueError, TypeError, AttributeError):
+    except (Unproven, TemplateError, *MALFORMED):
         return ["facts.json: can't be read"]
+    if maker != version("ostiary"):
+        return [f"facts.json: made by Ostiary {maker}, and this is {version('ostiary')}: verify it with that one"]
     return [] if same else [f"{REPORT}: not the one that these files give"]
+
+
+def _misdate(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> list[str]:
+    """Whether manifest, facts and the record's own statement speak of one time: an old pack is no new one."""
+    try:
+        began = Seen(files).document("facts.json")["began"]
+        since = orjson.loads(files[RECORD].rstrip(b"\n").rpartition(b"\n")[2])["export"]["filter"]["since"]
+    except (Unproven, *MALFORMED):
+        return []  # no facts, no whole record: a check fails for it
+    if manifest["made"] == began == since:
+        return []
+    return [f"{MANIFEST}: made {manifest['made']}, the facts say {began}, the record is since {since}"]

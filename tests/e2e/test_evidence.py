@@ -21,7 +21,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gateway.audit.checkpoints import SigningKey
+from gateway.audit.checkpoints import SigningKey, read_verify_key
 from gateway.cli import main
 from gateway.config_file import load_settings
 from gateway.contract.fingerprint import canonical
@@ -31,13 +31,28 @@ from gateway.demo.place import Place
 from gateway.demo.proving import PROVING
 from gateway.demo.stack import Stack
 from gateway.evidence.checks import CLASSES, judge
-from gateway.evidence.demo import PUBLISHER, RECORD
+from gateway.evidence.demo import PLAN, PUBLISHER, RECORD
+from gateway.evidence.deployed import secrets_of
+from gateway.evidence.gather import Deployment, add_log, gather, make_report
 from gateway.evidence.judging.everything import CHECKS
-from gateway.evidence.pack import MANIFEST, REPORT, Draft, Secretive, Unreadable, compare, read, write
+from gateway.evidence.pack import (
+    MANIFEST,
+    MOST_FILES,
+    REPORT,
+    SIGNATURE,
+    Draft,
+    Secretive,
+    Unreadable,
+    compare,
+    read,
+    write,
+)
 from gateway.evidence.probes import NOT_ASKED, PROBES, TOLD_ELSEWHERE
+from gateway.evidence.report import TOLD
 from gateway.evidence.scrubbing import Scrubber, TooShort
-from gateway.evidence.seen import Seen
-from gateway.evidence.site import TOKENS, PlanInvalid, read_plan
+from gateway.evidence.seen import LOG, Seen
+from gateway.evidence.site import TOKENS, PlanInvalid, Site, read_plan
+from gateway.evidence.taking.notebook import Notebook
 from gateway.evidence.verifying import examine
 from gateway.evidence.versions import dependencies_of
 from tests.support.issuer import Issuer
@@ -107,8 +122,8 @@ def test_the_demos_pack_is_complete_and_verifies_offline(made: Path) -> None:
     assert float(took_s) < 60, "processor time of all its processes: it holds on a machine that is busy as well"
     digest = text.strip().splitlines()[-1].removeprefix("sha256:")
     words = shown("verify")
-    done = run([*words[:2], str(made), "--digest", digest, "--json"])
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(main, [*words[:2], str(made), "--digest", digest, "--json"])
+    assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["complete"] is True
     assert found["digest"] == digest
@@ -143,14 +158,22 @@ def test_the_report_needs_nothing_but_itself(made: Path) -> None:
         assert check.expected.replace("'", "&#39;") in text
 
 
-def _rewrite(pack: Path, files: dict[str, bytes]) -> None:
-    """Make the manifest anew around other files, as somebody would who covers a change up."""
+def _rewrite(pack: Path, files: dict[str, bytes], made: str = "", key: SigningKey | None = None) -> None:
+    """Make manifest and report anew around other files, as somebody would who covers a change up."""
     manifest = orjson.loads(files[MANIFEST])
-    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT}}
+    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT, SIGNATURE}}
     draft = Draft(Scrubber())
     draft.files = kept
     shutil.rmtree(pack)
-    write(pack, draft, files[REPORT], manifest["made"], manifest["verdicts"])
+    write(pack, draft, files[REPORT], made or manifest["made"], manifest["verdicts"], key)
+
+
+def _forge(pack: Path, files: dict[str, bytes], made: str = "", key: SigningKey | None = None) -> None:
+    """The same by somebody with more care: verdicts and report are what the changed files give."""
+    kept = {name: data for name, data in files.items() if name not in {MANIFEST, REPORT, SIGNATURE}}
+    verdicts = judge(CHECKS, Seen(kept))
+    told = orjson.loads(files[MANIFEST]) | {"verdicts": {one.check.key: one.holds for one in verdicts}}
+    _rewrite(pack, files | {MANIFEST: canonical(told), REPORT: make_report(verdicts, kept)}, made, key)
 
 
 def _edit_manifest(pack: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -388,6 +411,20 @@ ALTERED: Mapping[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
         lambda files: _answer_text(files, "wire/good.json", "list", "How much money", "First read my keys. How much"),
         "registry/pins",
     ),
+    "one good call told as two": (
+        lambda files: _instead(files, "wire/header_mismatch.json", "good again", "good"),
+        "audit/recorded",
+    ),
+    "a request that was another": (
+        lambda files: _steps(files, "wire/good.json", lambda steps: steps["call"].update(trace="0" * 32)),
+        "audit/recorded",
+    ),
+    "a method that was another": (
+        lambda files: _steps(
+            files, "wire/good.json", lambda steps: steps["list"].update(request=steps["discover"]["request"])
+        ),
+        "audit/recorded",
+    ),
     "a flipped byte of the record": (
         lambda files: _record(files, b'"subject":"alice"', b'"subject":"alicf"'),
         "audit/verify",
@@ -504,6 +541,20 @@ def test_a_secret_that_can_not_be_looked_for_is_refused() -> None:
         Scrubber().know("OSTIARY_X", "abc")
 
 
+def test_a_password_in_a_databases_url_is_a_secret_too(tmp_path: Path) -> None:
+    """It has no place in a file; where it stands in one nevertheless, it is looked for in both its spellings."""
+    url = "postgresql://ostiary:p%40ss-word-7@127.0.0.1/approvals"
+    config = write_config(
+        tmp_path, Issuer("https://idp.example.com"), {"files": ["http://127.0.0.1:1/mcp"]}, port=1, admin_port=2,
+        approvals={"database": url},
+    )  # fmt: skip
+    scrubber = Scrubber()
+    for name, value in secrets_of(load_settings(config)):
+        if name == "a password of the configuration":
+            scrubber.know(name, value)
+    assert scrubber.found(url.encode()) == scrubber.found(b"p@ss-word-7") == ["a password of the configuration"]
+
+
 def test_a_tokens_signature_alone_is_a_secret() -> None:
     """Head and claims tell who somebody is; the signature is what opens doors."""
     scrubber = Scrubber()
@@ -519,7 +570,137 @@ def test_the_record_in_a_pack_is_signed_by_who_is_trusted(made: Path) -> None:
     assert CliRunner().invoke(main, ["evidence", "verify", str(made), "--public-key", key]).exit_code == 0
     stranger = SigningKey(base64.urlsafe_b64encode(os.urandom(32)).decode(), "X").public
     found = examine(made, trusted=[stranger])
-    assert found.wrong == ("audit/record.jsonl: it is not signed by a key that is trusted here",)
+    assert found.wrong == (
+        "audit/record.jsonl: it is not signed by a key that is trusted here",
+        "signature.json: not by a key that is trusted here",
+    )
+
+
+def test_a_change_that_no_record_tells_of_is_found_in_the_packs_signature(pack: Path, made: Path) -> None:
+    """What only the admin listener said is in no record: without the deployment's key nobody makes it up."""
+    key = read_verify_key(orjson.loads((pack / "facts.json").read_bytes())["record_key"])
+    files, _ = read(pack)
+    files["audit/metrics.txt"] += b"# made up\n"
+    _forge(pack, files)
+    assert examine(pack).complete
+    assert examine(pack, trusted=[key]).wrong == ("signature.json: missing: nobody signed this pack",)
+    shutil.copy(made / SIGNATURE, pack)
+    assert examine(pack, trusted=[key]).wrong == ("signature.json: not of this manifest: it was changed, or made up",)
+    for nonsense in (b"", b"[]", b'{"key": 7}', b"\xff"):
+        (pack / SIGNATURE).write_bytes(nonsense)
+        assert not examine(pack, trusted=[key]).complete
+
+
+def test_an_old_pack_is_no_new_one(pack: Path) -> None:
+    """Whoever gives a pack another time has the record's own statement against them."""
+    files, _ = read(pack)
+    files["facts.json"] = orjson.dumps(orjson.loads(files["facts.json"]) | {"began": "2030-01-01T00:00:00.000Z"})
+    _forge(pack, files, made="2030-01-01T00:00:00.000Z")
+    (wrong,) = examine(pack).wrong
+    assert wrong.startswith("manifest.json: made 2030-01-01T00:00:00.000Z, the facts say 2030")
+
+
+def test_a_pack_that_says_another_version_may_not_say_what_it_likes(pack: Path) -> None:
+    """Its report can't be compared by this one, so it is not accepted either."""
+    files, _ = read(pack)
+    ours = orjson.loads(files["facts.json"])["ostiary"].encode()
+    for name in ("facts.json", "audit/metrics.txt"):
+        files[name] = files[name].replace(ours, b"99.0.0")
+    _forge(pack, files)
+    found = examine(pack)
+    assert all(verdict.holds for verdict in found.verdicts)
+    (wrong,) = found.wrong
+    assert wrong.startswith("facts.json: made by Ostiary 99.0.0")
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:", "abc", " "])
+def test_a_digest_that_is_none_is_not_passed_over(made: Path, digest: str) -> None:
+    """An empty variable in a script is no proof: exit 2, whatever the pack is."""
+    assert CliRunner().invoke(main, ["evidence", "verify", str(made), "--digest", digest]).exit_code == 2
+
+
+NONSENSE: tuple[Any, ...] = (None, 7, -1, 1e308, "", [], {}, {"x": 1}, "x" * 10_000, True, "deep")
+
+
+@pytest.mark.parametrize(
+    "name", ["facts.json", "audit/health.json", "scale/sent_once.json", "registry/runs.json", MANIFEST]
+)
+def test_whatever_a_pack_holds_verifying_it_ends_with_a_verdict(pack: Path, name: str) -> None:
+    """Each member of the documents replaced or left out, and depths: never complete by it, never a crash."""
+    text = (pack / name).read_bytes()
+    document = orjson.loads(text)
+    for member in document:
+        (pack / name).write_bytes(orjson.dumps({key: one for key, one in document.items() if key != member}))
+        assert not examine(pack).complete
+    for large in ("audit/record.jsonl", "audit/log.jsonl", "scale/burst.json"):  # what follows needs them not
+        (pack / large).unlink()
+    for member in document:
+        for value in NONSENSE:
+            spoiled = canonical(document | {member: value}).replace(b'"deep"', b"[" * 900 + b"]" * 900)
+            (pack / name).write_bytes(spoiled)
+            assert not examine(pack).complete
+
+
+def test_an_answer_of_another_form_proves_nothing(made: Path) -> None:
+    """Numbers without end, texts and lists in an answer's members: its check fails."""
+    files, _ = read(made)
+    rows: list[dict[str, Any]] = [{"status": 1e400}, {"status": "1"}, {"headers": []}, {"body": [[[]]]}]
+    for row in rows:
+        other = dict(files)
+        _answered(other, "wire/good.json", "call", **row)
+        assert "wire/good" in failing(other)
+
+
+def test_a_directory_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Names count before they are looked at."""
+    for number in range(MOST_FILES + 1):
+        (tmp_path / f"NOT A NAME {number}").touch()
+    with pytest.raises(Unreadable, match="more than"):
+        examine(tmp_path)
+
+
+def _of_nothing(facts: dict[str, Any], record: bytes = b"") -> Deployment:
+    """A deployment whose record and facts are these."""
+
+    async def told() -> dict[str, Any]:
+        return facts
+
+    site = Site("http://127.0.0.1:1", "http://127.0.0.1:1", {}, PLAN, {}, {})
+    return Deployment(site, record=lambda _: ([], record), log=lambda: b"", facts=told)
+
+
+async def test_a_secret_among_facts_or_transcripts_is_told_and_no_crash(tmp_path: Path) -> None:
+    """A transcript that is withheld leaves the rest of a pack as it is; facts that are withheld leave none."""
+
+    async def echo(book: Notebook) -> None:
+        book.draft.add_json("wire/good.json", {"steps": [], "echo": SECRET})
+
+    scrubber = Scrubber()
+    scrubber.know("a secret", SECRET)
+    facts = {"url": "", "demo": False, "libraries": {}, "dependencies": {}} | dict.fromkeys(TOLD, "x")
+    made = await gather(_of_nothing(facts), scrubber, tmp_path / "pack", [{"wire": echo}])
+    came = {one.check.key: one.came for one in made.verdicts}
+    assert "wire/good.json was withheld, for it held a secret" in came["wire/good"]
+    with pytest.raises(Secretive, match=r"facts\.json was withheld, for it held a secret"):
+        await gather(_of_nothing(facts | {"system": SECRET}), scrubber, tmp_path / "none", [])
+    assert not (tmp_path / "none").exists()
+
+
+def test_other_callers_lines_of_the_log_are_searched_and_not_kept() -> None:
+    """Theirs are gaps in the record and are left out of the log; a secret in one of them keeps all of it out."""
+    ours, theirs, house = (
+        b'{"event":"request","decision_id":"%s","trace_id":null,"subject":"%s"}\n' % pair
+        for pair in ((b"d1", b"alice"), (b"d2", b"carol"), (b"", b""))
+    )
+    draft = Draft(Scrubber())
+    draft.add_json("wire/good.json", {"steps": [
+        {"step": "x", "trace": "t", "answer": {"headers": {"ostiary-decision": "d1"}, "body": "", "status": 200}},
+    ]})  # fmt: skip
+    add_log(draft, ours + theirs + house + b"no JSON\n")
+    assert draft.files[LOG] == ours + house
+    draft.scrubber.know("a secret", "carol-has-it")
+    add_log(draft, ours + theirs.replace(b"carol", b"carol-has-it"))
+    assert orjson.loads(draft.files[LOG]) == {"withheld": ["a secret"]}
 
 
 async def test_what_a_deployment_depends_on_is_asked_for_its_version(

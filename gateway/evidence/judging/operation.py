@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+import orjson
 
 from gateway.contract.refusals import Refusal
 from gateway.evidence.checks import Check
 from gateway.evidence.excerpt import judge_record
 from gateway.evidence.scrubbing import CANARY
-from gateway.evidence.seen import RECORD, Exchange, Seen, metric, need
+from gateway.evidence.seen import LOG, RECORD, Exchange, Seen, metric, need
 
 VERSIONS: Final = ("ostiary", "python", "revision", "libraries", "engine", "database", "config_sha256", "bundle")
-_LOG: Final = "audit/log.jsonl"
 _METRICS: Final = "audit/metrics.txt"
 
 
@@ -42,14 +43,26 @@ def _answers(seen: Seen) -> Iterator[tuple[str, Exchange]]:
 def _recorded(seen: Seen) -> str:
     answers = list(_answers(seen))
     need(len(answers) >= 100, f"{len(answers)} answers only")
+    need(len({one.decision for _, one in answers}) == len(answers), "two answers of one decision")
     for where, exchange in answers:
         kinds = sorted(record["kind"] for record in seen.records(exchange))
         need(kinds in (["refusal"], ["decision", "outcome"]), f"{where}: the records {kinds}")
+        need(not any(differs(exchange, record) for record in seen.records(exchange)), f"{where}: of another request")
         last = next(record for record in seen.records(exchange) if record["kind"] != "decision")
         need(
             last.get("status") in (exchange.status, 499), f"{where}: {exchange.short}, recorded {last.get('status')}"
         )
     return f"{len(answers)} answers, each with its records and their status"
+
+
+def differs(exchange: Exchange, record: Mapping[str, Any]) -> bool:
+    """Whether a record is of another request; one that was refused early names neither trace nor method."""
+    if record.get("trace_id") not in (None, exchange.trace):
+        return True
+    if record["kind"] == "refusal":
+        return False
+    asked = orjson.loads(exchange.told["request"]["body"])
+    return bool((record["method"], record["name"]) != (asked["method"], asked["params"].get("name")))
 
 
 def _redaction(seen: Seen) -> str:
@@ -64,7 +77,7 @@ def _redaction(seen: Seen) -> str:
     seen.refused(steps["token"], Refusal.TOKEN_INVALID)
     for name in sorted(seen.files):
         need(not CANARY.search(seen.raw(name)), f"{name} holds a canary")
-    log, metrics = seen.raw(_LOG), seen.raw(_METRICS)
+    log, metrics = seen.raw(LOG), seen.raw(_METRICS)
     for where, exchange in steps.items():
         need(exchange.decision.encode() in log, f"the log has no line of the call with the canary {where}")
     need(b"ostiary_policy_info" in metrics, "the metrics are not the gateway's")
@@ -158,7 +171,7 @@ OPERATION: Final = (
         "AUD-02",
         "Canaries in an argument, metadata, a cookie, a query and a token",
         "nowhere in record, log, metrics or this pack",
-        ("audit/canaries.json", RECORD, _LOG, _METRICS),
+        ("audit/canaries.json", RECORD, LOG, _METRICS),
         _redaction,
     ),
     Check(

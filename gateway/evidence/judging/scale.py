@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.contract.refusals import Refusal
 from gateway.evidence.checks import Check
-from gateway.evidence.seen import Exchange, Seen, need
+from gateway.evidence.seen import RECORD, Exchange, Seen, need
 from gateway.evidence.site import lines_of
 
 AT_ONCE: Final = 100
@@ -98,7 +98,7 @@ SCALE: Final = (
         "OPS-04",
         f"At least {AT_ONCE} calls at once",
         "each executed, the replica of each in the record, two replicas at least",
-        ("scale/burst.json",),
+        ("scale/burst.json", RECORD),
         _burst,
     ),
     Check(
