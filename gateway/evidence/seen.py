@@ -20,8 +20,8 @@ from gateway.contract.refusals import Refusal
 RECORD: Final = "audit/record.jsonl"
 LOG: Final = "audit/log.jsonl"
 _OF_REQUESTS: Final = frozenset({"decision", "outcome", "refusal"})
-_SAMPLE: Final = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_SAMPLE: Final = re.compile(r"^(\w+)(?:\{([^}\n]*)\})? (\S+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
 
 class Unproven(Exception):  # noqa: N818 - says what came instead

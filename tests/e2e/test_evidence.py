@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from gateway.evidence.pack import (
 from gateway.evidence.probes import NOT_ASKED, PROBES, TOLD_ELSEWHERE
 from gateway.evidence.report import TOLD
 from gateway.evidence.scrubbing import Scrubber, TooShort
-from gateway.evidence.seen import LOG, Seen
+from gateway.evidence.seen import LOG, Seen, metric
 from gateway.evidence.site import TOKENS, PlanInvalid, Site, read_plan
 from gateway.evidence.taking.notebook import Notebook
 from gateway.evidence.verifying import examine
@@ -649,6 +650,16 @@ def test_an_answer_of_another_form_proves_nothing(made: Path) -> None:
         other = dict(files)
         _answered(other, "wire/good.json", "call", **row)
         assert "wire/good" in failing(other)
+
+
+@pytest.mark.parametrize("text", ["a{\n" * 40_000, "a{" + "b" * 80_000 + "} 1"])
+def test_metrics_that_were_made_up_cost_a_verifier_nothing(text: str) -> None:
+    """Whatever stands there is read in one pass; good samples are found as ever."""
+    before = time.process_time()
+    assert metric(text, "x") == []
+    assert metric(text, "a") in ([], [({}, 1.0)])
+    assert time.process_time() - before < 2
+    assert metric('a{b="c",d="e"} 2\na 3\n', "a") == [({"b": "c", "d": "e"}, 2.0), ({}, 3.0)]
 
 
 def test_a_directory_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
