@@ -29,6 +29,7 @@ from gateway.elicitation import QUESTION
 from tests.contract.asking import TASKS_META
 from tests.edge.test_approvals_api import served
 from tests.rows.stage import listed
+from tests.support.certificates import LOOPBACK, authority
 from tests.support.oidc import Oidc
 from tests.support.postgres import Postgres
 from tests.support.processes import descendants, eventually
@@ -55,7 +56,8 @@ MAY: Mapping[str, set[str]] = {
     # The caller is answered by the server, by way of the gateway, and holds what the gateway sealed for it.
     "caller": {"result", "tool error", "rpc error", "question", "handle of a task", "sealed state"},
     "server": {
-        "upstream credential", "cleared", "argument", "masked", "baggage", "tracestate", "server's state", "read uri"
+        "upstream credential", "cleared", "argument", "masked", "baggage", "tracestate", "server's state", "read uri",
+        "statement",
     },
 }  # fmt: skip
 """Sink -> the canaries that are in it: all of them were let in there, and each is heard. No row: none."""
@@ -293,7 +295,15 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
     """Everything configured that takes a secret or sends something out; tickets and record in files or PostgreSQL."""
     canary, here = Canaries(), list[Scene]()
     oidc = Oidc(client_id="pages", secret=canary["client secret"], groups=())
-    server = ScriptedUpstream(lambda exchange: play(lambda: here[0], exchange))
+    wires = folder.parent / "wires"
+    wires.mkdir()
+    own, client = authority("servers").sign(*LOOPBACK).write(wires, "server"), authority("clients").sign("gateway")
+    client.write(wires, "gateway")
+    canary.plant("key of the gateway's certificate", *client.key_pem.decode().splitlines()[1:-1])
+    server = ScriptedUpstream(
+        lambda exchange: play(lambda: here[0], exchange),
+        tls=authority("servers").server_context(own, authority("clients")),
+    )
     sinks = {
         name: ScriptedUpstream(lambda exchange, name=name: receive(lambda: here[0], name, exchange))  # type: ignore[misc]
         for name in ("webhook", "chat", "otlp", "traces", "checkpoint")
@@ -304,13 +314,14 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
         oidc.issuer.name = url
         temp = folder / "temp"
         temp.mkdir()
-        raw = {name: os.urandom(32) for name in ("hook", "audit key", "seal key", "checkpoint key")}
+        raw = {name: os.urandom(32) for name in ("hook", "audit key", "seal key", "checkpoint key", "statement key")}
         coded = {name: base64.urlsafe_b64encode(value).decode() for name, value in raw.items()}
         hook = base64.b64encode(raw["hook"]).decode()
         canary.plant("hook secret", hook, raw["hook"].hex())
-        for name in ("audit key", "seal key", "checkpoint key"):
+        for name in ("audit key", "seal key", "checkpoint key", "statement key"):
             canary.plant(name, coded[name].rstrip("="), raw[name].hex())
-        stack = Stack(folder, {"bank": [server.url]}, issuer=oidc.issuer)
+        bank = server.url.replace("http:", "https:")
+        stack = Stack(folder, {"bank": [bank]}, issuer=oidc.issuer)
         stack.secrets |= {
             "OSTIARY_AUDIT_KEY": coded["audit key"],
             "OSTIARY_SEAL_KEYS": coded["seal key"],
@@ -320,6 +331,7 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
         stack.environment = {
             "BANK_CREDENTIAL": f"Bearer {canary['upstream credential']}",
             "CLIENT_SECRET": canary["client secret"],
+            "STATEMENT_KEY": coded["statement key"],
             "HOOK_SECRET": f"whsec_{hook}",
             "HOOK_URL": f"{at['webhook']}/tickets/{canary['hook url']}",
             "CHAT_URL": f"{at['chat']}/services/{canary['chat url']}",
@@ -347,9 +359,16 @@ async def a_scene(folder: Path, postgres: Postgres | None) -> AsyncIterator[Scen
             "write": {"effect": "write", "scopes": ["files:write"], "approval": {**hold, "grant": grant}, **shown}
         }
         write_config(
-            folder, oidc.issuer, {"bank": [server.url]}, port=stack.port, admin_port=stack.admin_port,
+            folder, oidc.issuer, {"bank": [bank]}, port=stack.port, admin_port=stack.admin_port,
             data={"tools": tools, "resources": resources},
-            settings={"credentials": {"value_env": "BANK_CREDENTIAL"}},
+            settings={
+                "credentials": {"value_env": "BANK_CREDENTIAL"},
+                "forward_identity": {"header": "X-Who", "key_env": "STATEMENT_KEY"},
+                "tls": {
+                    "ca": str(authority("servers").write(wires, "servers")),
+                    "cert": str(wires / "gateway.pem"), "key": str(wires / "gateway.key"),
+                },
+            },
             policy={"path": "bundle", "shadow": {"path": "next"}},
             approvals={
                 **database,
@@ -581,6 +600,8 @@ def listen_at_the_rest(scene: Scene) -> None:
             assert own_words <= {f"{name} url", f"{name} key", "hook url"}, (name, own_words)
     for seen in scene.server.seen:
         heard["server"].append(f"{seen.line}\n{seen.headers}\n".encode() + seen.body)
+        (statement,) = seen.values("x-who")
+        scene.canary.token("statement", statement)
     # What the test wrote, and what is looked at by itself.
     tests_own = ("gateway.log", "ostiary.yaml", "data.json", "ostiary.db", "ostiary.db-wal", "ostiary.db-shm")
     heard["record"].append(files(folder, *tests_own))
@@ -601,9 +622,15 @@ async def test_no_canary_sings_where_it_must_not(kept: str, tmp_path: Path, requ
     folder.mkdir()
     async with a_scene(folder, server) as scene, httpx.AsyncClient(trust_env=False, timeout=30) as http:
         canary, heard = scene.canary, scene.heard
+        # A key that is none: why it is not taken is told while all else goes on.
+        key, log = tmp_path / "wires/gateway.key", folder / "gateway.log"
+        good = key.read_text()
+        key.write_text(f"-----BEGIN PRIVATE KEY-----\n{canary['key that is none']}\n")
         await calls(scene, http)
         await held(scene, http)
         await looks(scene, http)
+        await eventually("the key is not taken", lambda: b"certificate_not_replaced" in log.read_bytes())
+        key.write_text(good)
         await commands(scene)
         first = {
             "decision": scene.decisions["read"],
@@ -625,7 +652,7 @@ async def test_no_canary_sings_where_it_must_not(kept: str, tmp_path: Path, requ
             scene.hear("metrics", await http.get(f"{scene.stack.admin}/{place}"))
         listen_at_the_rest(scene)
         await scene.stack.stop()
-        heard["log"].append((folder / "gateway.log").read_bytes())
+        heard["log"].append(log.read_bytes())
     everything = {sink: b"\n".join(texts) for sink, texts in heard.items()}
 
     deaf = {sink for sink, word in needed.items() if sink in everything and word not in everything[sink]}
