@@ -190,12 +190,17 @@ async def test_rolling_restarts_behind_nginx(  # noqa: PLR0917 - a size has five
         )  # fmt: skip
     traffic = Traffic(front, gateways[0].token("main", scope="mcp:use", exp=int(time.time()) + 3600))
     async with contextlib.AsyncExitStack() as stack:
-        for replica in replicas:
-            await replica.start()
-            stack.push_async_callback(replica.stop)
         for gateway in gateways:
             stack.push_async_exit(gateway.__aexit__)
-        await asyncio.gather(*[gateway.start() for gateway in gateways])
+        begun = await asyncio.gather(
+            *[replica.start() for replica in replicas],
+            *[gateway.start() for gateway in gateways],
+            return_exceptions=True,
+        )
+        for replica in replicas:
+            if replica.process is not None:
+                stack.push_async_callback(replica.stop)
+        assert not [one for one in begun if isinstance(one, BaseException)], begun
         errors = await stack.enter_async_context(
             balanced(tmp_path / "nginx", front, [gateway.port for gateway in gateways], idle)
         )

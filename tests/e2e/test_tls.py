@@ -54,8 +54,8 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
         yield one
 
 
-def tls_stack(folder: Path, replica: Replica, **changes: Any) -> Stack:
-    """A gateway of two workers with certificates on both sides."""
+def tls_stack(folder: Path, replica: Replica, workers: int = 1) -> Stack:
+    """A gateway with certificates on both sides."""
     authority().sign(*LOOPBACK).write(folder, "listener")
     authority("clients").sign("gateway").write(folder, "gateway")
     authority("servers").write(folder, "servers-ca")
@@ -65,8 +65,8 @@ def tls_stack(folder: Path, replica: Replica, **changes: Any) -> Stack:
     return Stack(
         folder,
         {"files": [f"https://localhost:{replica.port}/mcp"]},
-        workers=2,
-        changes={"listen": listen, **changes},
+        workers=workers,
+        changes={"listen": listen},
         settings={"tls": towards},
         port=port,
         tls=authority().client_context(),
@@ -101,7 +101,7 @@ async def test_tls_on_both_sides_and_renewals_under_traffic(replica: Replica, tm
 
     The official client works over TLS; plain HTTP on that port is 400, counted and recorded.
     """
-    async with tls_stack(tmp_path, replica) as stack:
+    async with tls_stack(tmp_path, replica, workers=2) as stack:
         token = stack.token("files")
         assert stack.tls is not None
         async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=stack.tls) as http_client:
