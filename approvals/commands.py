@@ -288,7 +288,7 @@ def show(asking: Asking, ticket_id: str) -> None:
     asking.print(asking.run(asking.clerk.show(ticket_id)))
 
 
-@approvals.command("request")
+@approvals.command("request", short_help="Ask for an approval ahead of the call.")
 @_asking
 @click.option("--server", required=True)
 @click.option("--tool", help="A tool's name (tools/call).")
@@ -338,7 +338,7 @@ def request(
         raise SystemExit(NO)
 
 
-@approvals.command("migrate")
+@approvals.command("migrate", short_help="Bring the database to this version's revision.")
 @click.option("--config", type=click.Path(path_type=Path), required=True, help="Whose database it is.")
 @click.option("--check", is_flag=True, help="Only say whether there is something to migrate; exit 1 if so.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
@@ -390,7 +390,7 @@ HELP: Mapping[str, str] = {
     "approve": "Approve a ticket.",
     "deny": "Deny a ticket; the same call is refused until it expires.",
     "revoke": "Take an approval back.",
-    "withdraw": "Withdraw a ticket that you asked for, and give up its call that waits for an answer.",
+    "withdraw": "Withdraw a ticket that you asked for, and give up its call.",
     "resolve": "Set a use of unknown outcome aside, with a note (--comment).",
     "justify": "Say more about why you ask (--comment), while the ticket waits.",
 }

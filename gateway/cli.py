@@ -82,7 +82,12 @@ class House(click.Group):
 @click.version_option(package_name="ostiary")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """A gateway in front of unmodified MCP servers."""
+    """A gateway in front of unmodified MCP servers.
+
+    Begin with `demo`, which shows what it does, or with `init`, which writes a configuration for a server of yours.
+
+    Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked.
+    """
     if ctx.invoked_subcommand == "approvals":
         from approvals.commands import LocalDoor  # noqa: PLC0415 - see House
 
@@ -227,21 +232,21 @@ def with_listen(settings: Settings, host: str | None, port: int | None) -> Setti
     return settings.model_copy(update={"listen": listen.model_copy(update=changed)})
 
 
-@main.command()
+@main.command(short_help="Look whether all is in order, without serving.")
 @config_option
 @click.option("--live", is_flag=True, help="Also ask the servers whether they offer what the policy's data names.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(config: Path, live: bool, as_json: bool) -> None:
     """Check settings, secrets, keys, the bundle, its tests and its data.
 
-    Exit 1 where something is wrong, 2 where something could not be asked.
+    Exit 1 where something that the file names is wrong, 2 where something could not be asked or the file is wrong.
     """
     from gateway.inspection import inspect  # noqa: PLC0415
 
     sys.exit(inspect(read_settings(config), as_json, live=live))
 
 
-@main.command()
+@main.command(short_help="What would become of one request, without making it.")
 @config_option
 @click.argument("request", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--trace", is_flag=True, help="Also print which lines of the rules were evaluated (embedded engine).")
@@ -257,7 +262,7 @@ def decide(config: Path, request: Path, trace: bool, as_json: bool) -> None:
     sys.exit(tell_decision(read_settings(config), text, trace=trace, as_json=as_json))
 
 
-@main.command()
+@main.command(short_help="See it work: servers, an issuer, a guided tour.")
 @click.argument("story", type=click.Choice(["bank", "procurement", "call"]), default="bank")
 @click.option("--tour", is_flag=True, help="Leave after the tour; exit 0 only if every stop behaved.")
 @click.option("--old", is_flag=True, help="Procurement by MCP 2025-11-25, with sessions and without the gateway.")

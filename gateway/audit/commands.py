@@ -48,7 +48,7 @@ audit.add_command(export)
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 
 
-@audit.command()
+@audit.command(short_help="Judge every chain; name the first bad record.")
 @placed
 @click.option(
     "--checkpoints", "--checkpoint", "points", type=click.Path(path_type=Path), help="A file from a second place."
@@ -97,7 +97,7 @@ def verify(
     _leave(reports, judged)
 
 
-@audit.command()
+@audit.command(short_help="Print each chain's end, to be kept elsewhere.")
 @placed
 @click.option("--output", type=click.Path(path_type=Path), help="Append to this file, in a second place.")
 @click.option("--key-env", help="The variable with the key that signs, where the configuration names none.")

@@ -40,7 +40,7 @@ def lines_of_story(story: Story) -> Iterator[str]:
             yield f"the policy's reasons: {', '.join(story.reasons)}"
 
 
-@click.command()
+@click.command(short_help="What became of a request, and why.")
 @click.argument("decision", type=Text())
 @placed
 @click.option("--json", "as_json", is_flag=True, help="The records, and the refusal's words, as one document.")

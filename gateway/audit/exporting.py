@@ -23,7 +23,7 @@ from gateway.audit.searching import asking
 from gateway.contract.redaction import printable
 
 
-@click.command()
+@click.command(short_help="Write records as signed evidence, CSV or OCSF.")
 @placed
 @asking
 @click.option("--format", "form", type=click.Choice(["jsonl", "csv", "ocsf"]), default="jsonl", show_default=True)

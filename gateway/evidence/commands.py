@@ -36,7 +36,7 @@ INTERRUPTED: Final = 130
 _LONGEST: Final = 500
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Ask a deployment what it has to show, and keep it.")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The deployment's configuration.")
 @click.option("--plan", type=click.Path(dir_okay=False, path_type=Path), help="What may be called and done there.")
 @click.option("--ca", type=click.Path(dir_okay=False, path_type=Path), help="CA certificates to trust, as PEM.")
@@ -74,7 +74,7 @@ def evidence(  # noqa: PLR0917 - one a parameter
     sys.exit(0 if made.complete else 1)
 
 
-@evidence.command()
+@evidence.command(short_help="Judge a pack again, offline.")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--digest", help="The digest that was printed when the pack was made.")
 @click.option("--public-key", "keys", multiple=True, help="Who has to have signed the pack, and the record in it.")

@@ -53,7 +53,7 @@ _tools = click.argument("tools", nargs=-1)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@pins.command()
+@pins.command(short_help="Show definitions that are not as accepted.")
 @_config
 @_server
 @_tools

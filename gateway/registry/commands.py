@@ -41,12 +41,12 @@ from gateway.registry.telling import (
 from gateway.registry.watching import NotChecked, Subject
 
 
-@click.group()
+@click.group(short_help="Records of servers: validate, compare, take in, publish.")
 def registry() -> None:
     """Validate, compare, import and publish records of servers (server.json)."""
 
 
-@registry.command()
+@registry.command(short_help="Hold server.json files to the schema and the rules.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @publisher_option
 @private_option

@@ -16,7 +16,7 @@ from gateway.registry.room import MovedOn, RegistryRoom
 from gateway.registry.telling import NO, NOT_ASKED, config_option, door_of, end, json_option, run
 
 
-@click.command(name="import")
+@click.command(name="import", short_help="Show what a registry lists; admit it with --accept.")
 @config_option
 @click.argument("names", nargs=-1)
 @click.option("--since", default="", help="Only what changed since this time (RFC 3339); what is gone is not seen.")

@@ -46,7 +46,7 @@ class PolicyDoor:
     audit_place: Callable[[Path], Place]
 
 
-@click.group()
+@click.group(short_help="Test, compare and replay a policy before it judges.")
 def policy() -> None:
     """Try a policy before it judges, and compare it with the one that does."""
 
@@ -55,7 +55,7 @@ config_option = click.option("--config", type=click.Path(path_type=Path), help="
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@policy.command()
+@policy.command(short_help="Run a bundle's own tests; tell what they cover.")
 @click.argument("path", type=click.Path(path_type=Path), required=False)
 @config_option
 @click.option("--coverage", is_flag=True, help="Also print which lines of the rules no test evaluated.")
@@ -120,7 +120,7 @@ def _ranges(lines: Iterable[int]) -> str:
     )  # fmt: skip
 
 
-@policy.command()
+@policy.command(short_help="What a bundle changes of another.")
 @click.argument("old", type=click.Path(path_type=Path), required=False)
 @click.argument("new", type=click.Path(path_type=Path), required=False)
 @click.option("--live", is_flag=True, help="What the running gateway's shadow judged otherwise.")
@@ -162,7 +162,7 @@ def _diff_bundles(old: Path, new: Path, as_json: bool) -> NoReturn:
     sys.exit(NO if told.differs else 0)
 
 
-@policy.command(name="replay")
+@policy.command(name="replay", short_help="Judge recorded decisions again by a candidate.")
 @click.option("--bundle", "candidate", type=click.Path(path_type=Path), required=True, help="The candidate's folder.")
 @click.option(
     "--audit",

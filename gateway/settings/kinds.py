@@ -104,11 +104,13 @@ def as_written(value: Any) -> Any:
     return "off" if value is False else value
 
 
-SecureUrl = Annotated[str, AfterValidator(_https_or_loopback)]
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+SecureUrl = Annotated[str, AfterValidator(_https_or_loopback), Field(json_schema_extra={"pattern": "^https?://."})]
+HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": "^https?://."})]
 Origin = Annotated[str, AfterValidator(_origin)]
 ServerName = Annotated[str, Field(pattern=SERVER_NAME)]
-EndpointPath = Annotated[str, AfterValidator(_endpoint_path)]
+EndpointPath = Annotated[
+    str, AfterValidator(_endpoint_path), Field(json_schema_extra={"pattern": "^/[^%?#]*[^/%?#]$"})
+]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(as_written)]
 Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(as_written)]

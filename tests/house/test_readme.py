@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -137,6 +138,29 @@ def test_help_works(command: str) -> None:
     assert done.exit_code == 0, done.output
     assert "Usage:" in done.output
     assert "--help" in done.output
+
+
+def groups(command: click.Group, name: str = "ostiary") -> Iterator[tuple[str, click.Group]]:
+    """A group of commands and those in it, with the words that lead there."""
+    yield name, command
+    for word in command.list_commands(click.Context(command)):
+        inner = command.get_command(click.Context(command), word)
+        if isinstance(inner, click.Group):
+            yield from groups(inner, f"{name} {word}")
+
+
+@pytest.mark.parametrize(("name", "group"), list(groups(main)))
+def test_a_list_of_commands_says_what_each_is_for(name: str, group: click.Group) -> None:
+    """On a terminal of 80 columns each has its line, whole: one that ends in dots tells nobody what it does."""
+    told = CliRunner().invoke(group, ["--help"], prog_name=name, terminal_width=80).output
+    _, _, listed = told.partition("Commands:\n")
+    lines = listed.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        word
+        for word in group.list_commands(click.Context(group))
+        if not (found := group.get_command(click.Context(group), word)) or not found.hidden
+    ]
+    assert [line for line in lines if line.endswith("...") or len(line.split()) < 2] == []
 
 
 def test_the_readmes_configuration_loads(tmp_path: Path) -> None:
