@@ -231,7 +231,7 @@ def _readiness(house: House) -> dict[str, Any]:
         ({"url": "http://opa.example.com:8181"}, "policy.url: must be https://"),
         ({"url": "http://127.0.0.1:8181/v1/data/x"}, "policy.url: must have no path"),
         ({"url": "http://127.0.0.1:8181", "path": "bundle"}, "policy.path: there is no such setting"),
-        ({"url": "http://127.0.0.1:8181", "tls": {"ca": "x"}}, "policy: tls: is for an https:// url"),
+        ({"url": "http://127.0.0.1:8181", "tls": {"ca": "x"}}, "policy.tls: is for an https:// url"),
         ({"url": "https://opa.example.com", "tls": {"cert": "x"}}, "policy.tls: cert and key go together"),
         ({"url": "http://127.0.0.1:8181", "deadline_s": 1}, "policy.deadline_s: "),
         ({"url": "http://127.0.0.1:8181", "token_env": "NOT_THERE"}, "policy.token_env: the environment variable"),
