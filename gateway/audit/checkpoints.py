@@ -18,6 +18,7 @@ import orjson
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from gateway.audit.segments import open_chain
 from gateway.contract.chain import Checkpoint
 from gateway.contract.fingerprint import canonical
 
@@ -124,7 +125,7 @@ def count_unfinished(file: Path) -> int:
 
 
 def _lines_of(file: Path) -> Iterator[tuple[int, bytes]]:
-    with file.open("rb") as lines:
+    with open(open_chain(file), "rb") as lines:  # noqa: PTH123 - a pipe in its place would hold up whoever reads
         number = 0
         while line := lines.readline(MAX_CHECKPOINT + 1):
             number += 1

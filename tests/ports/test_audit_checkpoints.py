@@ -292,6 +292,21 @@ async def test_a_configured_second_place_that_is_gone_is_no_agreement(compared: 
     assert "checkpoints" in result.stderr
 
 
+@pytest.mark.parametrize("what", ["pipe", "folder", "device"])
+async def test_a_second_place_that_is_no_file_holds_nobody_up(compared: tuple[Path, Path], what: str) -> None:
+    """A pipe would be waited for without end, a device has no end: neither is agreement, and both are named."""
+    file, kept = compared
+    kept.unlink()
+    if what == "pipe":
+        os.mkfifo(kept)
+    elif what == "folder":
+        kept.mkdir()
+    else:
+        kept.symlink_to("/dev/zero")
+    done = CliRunner().invoke(audit, ["verify", "--file", str(file), "--checkpoints", str(kept)])
+    assert (done.exit_code, str(kept) in done.stderr) == (2, True), done.output
+
+
 async def test_one_writers_file_is_judged_by_its_own_checkpoints(file: Path, kept: Path) -> None:
     """A copy of one file, named alone: what a second place remembers of other writers is not about it."""
     sinks = [await opened(file) for _ in range(3)]
