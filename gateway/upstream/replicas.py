@@ -183,15 +183,17 @@ class Replica:
     def _over(self, exchange: Exchange) -> None:
         """A request to this replica has ended, one way or the other."""
         seat = exchange.seat
-        if exchange.complete and exchange.status < 500:  # nearly always
-            if seat != PROBE:
-                self.results["answered"] += 1
-                if seat > FREE and (self.health.faults or self.health.out):
-                    self.ring.answered(self, exchange.loop_time(), tried=seat == TRIAL)
-        elif seat != PROBE:
-            self._judge(exchange)
-        if seat > FREE:
-            self.ring.leave(self)
+        try:
+            if exchange.complete and exchange.status < 500:  # nearly always
+                if seat != PROBE:
+                    self.results["answered"] += 1
+                    if seat > FREE and (self.health.faults or self.health.out):
+                        self.ring.answered(self, exchange.loop_time(), tried=seat == TRIAL)
+            elif seat != PROBE:
+                self._judge(exchange)
+        finally:  # a defect above costs no place
+            if seat > FREE:
+                self.ring.leave(self)
 
     def _judge(self, exchange: Exchange) -> None:
         """What a request that did not simply end well says of this replica."""

@@ -216,7 +216,10 @@ class Exchange:
         if connection is not None:
             clean = self.complete and self.persistent and not self.overrun
             connection.ended(clean=clean and not self._paused)
-            connection.over(self)
+            try:
+                connection.over(self)
+            finally:  # whatever is made of it: whoever reads this exchange learns that it ended
+                self._wake()
 
     def _wake(self) -> None:
         waiter = self._waiter

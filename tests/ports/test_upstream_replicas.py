@@ -684,3 +684,25 @@ async def test_a_replica_that_is_full_is_not_taken_for_dead(
     assert figure(upstream, "replicas_ejected") == 0
     await probes.close()
     call.cancel()
+
+
+async def test_a_defect_in_judging_a_replica_costs_no_place_and_hangs_no_call(
+    pair: tuple[ScriptedUpstream, ScriptedUpstream], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever breaks while an ended call is counted: whoever waits for it is told, and its place is free again."""
+    one, _ = pair
+    upstream = make(one, concurrent=1, queue=0)
+    one.script = ILL["500 with a page"]
+
+    async def ask() -> None:
+        with pytest.raises((UpstreamFault, RuntimeError)):
+            await asyncio.wait_for(upstream.forward(an_admitted(a_call())), 5)
+
+    await ask()
+
+    def break_(*_: Any, **__: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("gateway.upstream.ring.Ring.faulted", break_)
+    for _ in range(3):
+        await ask()
