@@ -182,6 +182,23 @@ def test_migrations_come_before_the_gateway(helm: Helm) -> None:
         assert not [m for m in rendered(helm, without) if m["kind"] == "Job"]
 
 
+def test_the_migrations_wait_for_no_volume_of_a_gateway(helm: Helm) -> None:
+    """A claim that one node mounts is with a gateway that runs: the job has the files of maps and Secrets alone."""
+    mounts = [
+        {"name": "held", "path": "/mnt/held", "claim": "held"},
+        {"name": "pins", "path": "/etc/ostiary/pins", "configMap": "ostiary-pins"},
+    ]
+    made = helm.render(merged(values_of("production"), {"mounts": mounts}))
+    claimed = {
+        name: [volume["name"] for volume in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in volume]
+        for name, pod in pods(made)
+    }
+    assert claimed == {"Deployment/ostiary": ["mount-held"], "Job/ostiary-migrations": [], "Pod/ostiary-test": []}
+    (container,) = one(made, "Job")["spec"]["template"]["spec"]["containers"]
+    assert "/etc/ostiary/pins" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert "/mnt/held" not in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
 def test_all_pods_run_where_the_gateway_may(helm: Helm) -> None:
     """Of the same image, or of the same release: a job on another architecture's node would never end."""
     where = {"nodeSelector": {"kubernetes.io/arch": "amd64"}, "tolerations": [{"key": "x", "operator": "Exists"}]}

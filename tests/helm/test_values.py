@@ -233,3 +233,14 @@ def test_the_pages_commands_wait_for_long_enough() -> None:
     for command in waits:
         (minutes,) = re.findall(r"--timeout (\d+)m\b", command)
         assert 60 * int(minutes) > VALUES["migrations"]["activeDeadlineSeconds"]
+
+
+def test_the_pages_database_can_be_verified() -> None:
+    """`verify-full` names the authority's file, and the page's values mount it: else nothing would ever connect."""
+    urls = re.findall(r"postgresql://[^'\s]*sslmode=verify-full[^'\s]*", PAGE)
+    assert urls
+    (block,) = re.findall(r"<!-- values: first -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    mounted = [mount["path"] for mount in yaml.safe_load(block)["mounts"]]
+    for url in urls:
+        (file,) = re.findall(r"[?&]sslrootcert=([^&]+)", url)
+        assert str(Path(file).parent) in mounted
