@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import socket
 import struct
 import sys
@@ -42,7 +43,8 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}") from error
+        mend = f" -> set {setting}.port, or end who listens there" if error.errno == errno.EADDRINUSE else ""
+        raise CannotServe(f"{setting}: {host}:{port}: {error.strerror}{mend}") from error
     return listener
 
 

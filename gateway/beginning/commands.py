@@ -130,8 +130,8 @@ def _tell(folder: Path, answers: Answers, offer: Offer) -> None:
             f"The server could not be asked: {offer.fault!a}. Until data.json names its tools, all are closed."
         )
     elif offer.tools:
-        click.echo(f"By its own hints, {len(reads)} of its tools only read, and are open: {_names(reads)}")
-        click.echo(f"The other {len(changes)} {held}: {_names(changes)}")
+        click.echo(f"By the server's own hints these tools only read, and are open: {_names(reads)}")
+        click.echo(f"All others {held}: {_names(changes)}")
     data = folder / POLICIES / DATA
     click.echo(f"Read {data} before you serve it: a server's hints are its own word.")
     click.echo(f"""
