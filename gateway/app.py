@@ -29,7 +29,6 @@ from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
-from gateway.connection import Peer, server_options
 from gateway.contract.identity import close_implications
 from gateway.contract.record import Redactor, admin_record
 from gateway.contract.refusals import Refusal, Refused
@@ -37,6 +36,8 @@ from gateway.contract.stream import StreamLimits
 from gateway.control import is_control_path
 from gateway.definitions import Definitions
 from gateway.delivery import Delivery
+from gateway.door.connection import Peer, server_options
+from gateway.door.threshold import make_server
 from gateway.edge import Edge
 from gateway.elicitation import Elicitation
 from gateway.engines import make_engine, shadowed, tell_replaced
@@ -46,7 +47,6 @@ from gateway.grants import Grants
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
 from gateway.informing import open_courier
-from gateway.key_age import first_seen
 from gateway.notices import Notices
 from gateway.opening import (
     CannotStart,
@@ -74,14 +74,14 @@ from gateway.registry.watching import RegistryWatch
 from gateway.repeats import Repeats
 from gateway.runs import Runs
 from gateway.seals import Seals
+from gateway.serving.status import Status
+from gateway.serving.upkeep import Upkeep
 from gateway.sessions import Sessions
-from gateway.status import Status
+from gateway.signals.key_age import first_seen
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
-from gateway.threshold import make_server
 from gateway.tokens import Tokens
 from gateway.turnstile import Turnstile
-from gateway.upkeep import Upkeep
 from gateway.upstream.figures import gauges
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream

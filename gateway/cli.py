@@ -116,10 +116,10 @@ def main(ctx: click.Context) -> None:
 @click.option("--watch", is_flag=True, help="Reload the configuration when the file changes, as SIGHUP does.")
 def serve(*, config: Path, host: str | None, port: int | None, workers: int, watch: bool) -> None:
     """Serve: one supervisor and N worker processes. SIGHUP reloads the configuration."""
-    from gateway.configuration import Configuration  # noqa: PLC0415 - the other commands need none of this
-    from gateway.listener import CannotServe  # noqa: PLC0415
     from gateway.logs import set_up_logs  # noqa: PLC0415
-    from gateway.supervisor import Posts, Supervisor, command_of, stay_asked  # noqa: PLC0415
+    from gateway.serving.configuration import Configuration  # noqa: PLC0415 - the other commands need none of this
+    from gateway.serving.listener import CannotServe  # noqa: PLC0415
+    from gateway.serving.supervisor import Posts, Supervisor, command_of, stay_asked  # noqa: PLC0415
 
     try:
         text = config.read_bytes()
@@ -172,10 +172,10 @@ def worker(
     *, config: Path, home: Path, host: str, port: int, workers: int, text: Path, seat: int, fd: int, status_fd: int
 ) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
-    from gateway.configuration import digest_of  # noqa: PLC0415
-    from gateway.crew import CANNOT_START  # noqa: PLC0415
-    from gateway.status import Resigned  # noqa: PLC0415
-    from gateway.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
+    from gateway.serving.configuration import digest_of  # noqa: PLC0415
+    from gateway.serving.crew import CANNOT_START  # noqa: PLC0415
+    from gateway.serving.status import Resigned  # noqa: PLC0415
+    from gateway.serving.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
 
     hold_to_supervisor(status_fd)
     pipe = StatusPipe(status_fd)
@@ -215,7 +215,7 @@ def judge(*, config: Path, home: Path, text: Path, coming: Path | None, act: str
     """Judge a configuration that is to follow the running one, or record what became of it; for the supervisor."""
     import orjson  # noqa: PLC0415
 
-    from gateway import judge as room  # noqa: PLC0415
+    from gateway.serving import judge as room  # noqa: PLC0415
 
     running = text.read_bytes()
     if coming is None:
@@ -241,7 +241,7 @@ def check(config: Path, live: bool, as_json: bool) -> None:
 
     Exit 1 where something that the file names is wrong, 2 where something could not be asked or the file is wrong.
     """
-    from gateway.inspection import inspect  # noqa: PLC0415
+    from gateway.inspecting.inspection import inspect  # noqa: PLC0415
 
     sys.exit(inspect(read_settings(config), as_json, live=live))
 

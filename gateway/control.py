@@ -19,7 +19,7 @@ from approvals.review.visitors import RECORD_SCOPE
 from gateway.contract.identity import resource_metadata
 from gateway.contract.passage import Identity, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
-from gateway.framing import DOOR
+from gateway.door.framing import DOOR
 from gateway.wires.statements import StatementKey, jwk_set
 
 Scope = MutableMapping[str, Any]

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from gateway.contract.passage import Arrival, Received, Reply, Server
 from gateway.contract.quirks import Quirk
 from gateway.contract.refusals import Refusal, Refused
-from gateway.foreign import ForeignDoor
-from gateway.framing import DOOR, DoorLimits, Headers
+from gateway.door.foreign import ForeignDoor
+from gateway.door.framing import DOOR, DoorLimits, Headers
 from gateway.media import accepts_both_answers, accepts_json, is_identity, is_json_in_utf8
 from gateway.origins import cors_headers, preflight_headers
 
@@ -36,7 +36,7 @@ class Corridor(Protocol):
 
 
 class Door(Protocol):
-    """What a connection tells and is told: `gateway.connection.Connection`, or a `ForeignDoor` on other servers.
+    """What a connection tells and is told: `gateway.door.connection.Connection`, or a `ForeignDoor` on other servers.
 
     `fault` is what is wrong with the framing, `task` is cancelled when the client goes away, `lost` says that it did.
     """

@@ -40,9 +40,9 @@ from gateway.registry.sources import Sources
 from gateway.registry.watching import Counter as Compared
 from gateway.registry.watching import Examiner, RegistryWatch, Subject
 from gateway.sealing import derive_keys
-from gateway.tenure import Tenure, begin_tenure
+from gateway.serving.tenure import Tenure, begin_tenure
+from gateway.signals.traces import Traces
 from gateway.tokens import Tokens
-from gateway.traces import Traces
 from gateway.upstream.health import HealthRules
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
@@ -133,7 +133,7 @@ def open_traces(plan: Plan, opened: AsyncExitStack) -> Traces | None:
     chosen = plan.settings.telemetry.traces
     if chosen.endpoint is None:
         return None
-    from gateway.span_export import SpanExport  # noqa: PLC0415
+    from gateway.signals.span_export import SpanExport  # noqa: PLC0415
 
     export = SpanExport(chosen.endpoint, plan.trace_headers)
     export.start()

@@ -52,8 +52,8 @@ from gateway.legs import Needed, find_needed, is_approved, open_leg
 from gateway.repeats import Repeats, Replayed
 from gateway.runs import waited_for
 from gateway.seals import Seals
+from gateway.signals.traces import Traces
 from gateway.tokens import Tokens
-from gateway.traces import Traces
 from gateway.turnstile import Turnstile
 from gateway.upstream.port import UpstreamFault
 from policies.port import Policy

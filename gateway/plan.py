@@ -16,7 +16,7 @@ from gateway.config import ConfigError, OpaPolicySettings, Settings, SignInClien
 from gateway.contract.passage import Server
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.resources import Reach
-from gateway.framing import DoorLimits
+from gateway.door.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.sealing import read_keys
 from gateway.sign_in.door import CALLBACK

@@ -1,7 +1,7 @@
 """Prometheus counters and histograms with bounded labels: what one worker counts while it serves.
 
 They live in memory-mapped files, one set per worker's slot, that outlive the worker: its replacement counts on, and
-the supervisor reads them all for one `/metrics` (gateway/admin.py; gauges go there by the status pipe). Labels come
+the supervisor reads them all for one `/metrics` (serving/admin.py; gauges go there by the status pipe). Labels come
 from configuration and from tables, never from a request: ten thousand made-up names add no series (row AUD-08).
 """
 
@@ -18,10 +18,10 @@ from approvals.ticket import MOVES, Run, Transition
 from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
-from gateway.durations import BOUNDS, Durations, server_seconds
 from gateway.logs import RequestLog, describe_error
-from gateway.replica_counts import ReplicaCounters
-from gateway.traces import Traces
+from gateway.signals.durations import BOUNDS, Durations, server_seconds
+from gateway.signals.replica_counts import ReplicaCounters
+from gateway.signals.traces import Traces
 from policies.around import Around
 from policies.port import Policy
 from policies.verdict import PolicyUnavailable, Verdict
@@ -55,7 +55,7 @@ def count_in_seat(seat: int) -> None:
 
 
 TLS_RESULTS: Final = ("completed", "failed", "late", "gone", "plain", "displaced")
-"""How a connection to the TLS listener can begin (gateway/threshold.py)."""
+"""How a connection to the TLS listener can begin (gateway/door/threshold.py)."""
 
 
 class AuditFigures(Protocol):

@@ -1,6 +1,6 @@
 """Committed records as OpenTelemetry logs (OTLP over HTTP): an export that may lag, and counts what it loses.
 
-What is sent is the record's own line and nothing more; the queue is gateway/otlp.py's.
+What is sent is the record's own line and nothing more; the queue is gateway/signals/otlp.py's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.audit.query import read_record
-from gateway.otlp import MAX_WAITING, TIMEOUT_S, Export, own_session
+from gateway.signals.otlp import MAX_WAITING, TIMEOUT_S, Export, own_session
 
 _SCOPE: Final = InstrumentationScope("ostiary.audit")
 

@@ -21,7 +21,7 @@ class Telling(Protocol):
 
 
 def gauges(told: Telling, now: float) -> dict[str, Table]:
-    """Name -> server (or `server replica`) -> figure, as `gateway.status` wants them."""
+    """Name -> server (or `server replica`) -> figure, as `gateway.serving.status` wants them."""
     found: dict[str, Table] = {
         name: {}
         for name in (

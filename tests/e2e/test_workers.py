@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import crew, employment, metrics_folder
-from gateway.configuration import Configuration
-from gateway.listener import CannotServe
-from gateway.metrics_folder import MetricsFolder
-from gateway.supervisor import Posts, Supervisor
+from gateway.serving import crew, employment, metrics_folder
+from gateway.serving.configuration import Configuration
+from gateway.serving.listener import CannotServe
+from gateway.serving.metrics_folder import MetricsFolder
+from gateway.serving.supervisor import Posts, Supervisor
 from tests.support.issuer import JwksServer
 from tests.support.ports import free_port
 from tests.support.processes import descendants, eventually, living

@@ -17,14 +17,14 @@ import orjson
 import uvicorn
 import uvloop
 
-from gateway.admin import QuietServer
-from gateway.connection import Peer, server_options
 from gateway.contract.passage import Arrival, Received, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
+from gateway.door.connection import Peer, server_options
+from gateway.door.framing import DoorLimits
+from gateway.door.threshold import Secured, make_server
 from gateway.edge import Edge
-from gateway.framing import DoorLimits
-from gateway.threshold import Secured, make_server
+from gateway.serving.admin import QuietServer
 
 MAIN = Server(
     name="main",

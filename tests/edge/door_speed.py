@@ -24,10 +24,10 @@ from typing import Any, cast
 import uvicorn
 import uvloop
 
-from gateway.connection import server_options
 from gateway.contract.passage import Arrival, Reply
+from gateway.door.connection import server_options
+from gateway.door.framing import DoorLimits
 from gateway.edge import Edge
-from gateway.framing import DoorLimits
 from tests.edge.door import HOST, MAIN
 
 BODY = b'{"jsonrpc":"2.0","id":1,"method":"tools/call", "params":{"name":"read_file","arguments":{}}}'

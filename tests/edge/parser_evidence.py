@@ -26,9 +26,9 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from gateway.admin import QuietServer
-from gateway.connection import server_options
-from gateway.framing import DoorLimits
+from gateway.door.connection import server_options
+from gateway.door.framing import DoorLimits
+from gateway.serving.admin import QuietServer
 from tests.edge.door import BODY, _serve, head, post
 from tests.edge.rows import ROWS, Row
 from tests.support.http_raw import Address, Answer, RawClient

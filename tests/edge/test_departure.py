@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.contract.passage import Received, Reply
-from gateway.departure import Departure
-from gateway.listener import SETTLE_S, bind, keep_out
+from gateway.serving.departure import Departure
+from gateway.serving.listener import SETTLE_S, bind, keep_out
 from tests.edge.door import LIMITS, OpenDoor, StubCorridor, open_door, post
 from tests.support.http_raw import RawClient
 

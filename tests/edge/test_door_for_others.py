@@ -16,8 +16,8 @@ from gateway.contract.passage import Reply
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.control import ControlDoor
+from gateway.door.framing import DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.edge import Edge
-from gateway.framing import DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.media import accepts_both_answers, is_json_in_utf8
 from gateway.origins import accepted_hosts
 from tests.edge.door import BODY, HOST, LIMITS, MAIN, StubCorridor, head, open_door, post

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.framing import DoorLimits
+from gateway.door.framing import DoorLimits
 from tests.edge.door import BODY, LIMITS, OpenDoor, head, open_door, post
 from tests.support.http_raw import Address, Answer, RawClient
 

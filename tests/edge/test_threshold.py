@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import pytest
 
-from gateway import threshold
 from gateway.contract.passage import Received, Reply
-from gateway.departure import Departure
+from gateway.door import threshold
+from gateway.serving.departure import Departure
 from gateway.upstream.target import Fixed
 from gateway.wires.pem import Files, load
 from tests.edge.door import LIMITS, MAIN, OpenDoor, StubCorridor, head, open_door, post

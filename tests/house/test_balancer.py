@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gateway.config import Limits
-from gateway.framing import DoorLimits
+from gateway.door.framing import DoorLimits
 from tests.support.nginx import EXAMPLE
 
 LIMITS = Limits()

@@ -17,11 +17,11 @@ from approvals.database import migrate
 from gateway.cli import main
 from gateway.config import Settings
 from gateway.config_file import load_settings
-from gateway.data_look import look_at_data
 from gateway.demo.house import House, Ports
 from gateway.demo.place import BANK, Place
 from gateway.demo.procurement.buyer import PROCUREMENT
-from gateway.finding import Finding
+from gateway.inspecting.data_look import look_at_data
+from gateway.inspecting.finding import Finding
 from tests.support.issuer import Issuer, signing_key
 from tests.support.postgres import Postgres
 from tests.support.stack import secrets_for, write_config

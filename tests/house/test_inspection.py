@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from gateway.audit.tables import connect, make_tables
 from gateway.cli import main
 from gateway.config_file import load_settings
-from gateway.inspection import look_for_folders
+from gateway.inspecting.inspection import look_for_folders
 from tests.support.issuer import Issuer, signing_key
 from tests.support.postgres import Postgres
 from tests.support.stack import secrets_for, write_config
@@ -118,7 +118,7 @@ def test_a_server_of_an_earlier_revision_is_told(tmp_path: Path, monkeypatch: py
 
 def test_an_issuer_without_keys_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which issuer, where its keys were looked for, and what came of it: else nobody knows what to mend."""
-    monkeypatch.setattr("gateway.inspection.KEYS_WITHIN_S", 0.2)
+    monkeypatch.setattr("gateway.inspecting.inspection.KEYS_WITHIN_S", 0.2)
     good = check(tmp_path, monkeypatch)
     assert findings(good)["keys"] == (True, "https://idp.example.com")
     document = tmp_path / "none.json"

@@ -12,7 +12,7 @@ import yaml
 
 from gateway.config import EmbeddedPolicySettings, Settings
 from gateway.config_file import load_settings
-from gateway.judge import FIXED, judge
+from gateway.serving.judge import FIXED, judge
 from tests.support.stack import Stack
 
 Edit = Callable[[dict[str, Any]], object]
@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_would_not_start_is_refused_by_name(stack: Stack, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mistake with the file, the line, the key and what to do, where that is known."""
-    monkeypatch.setattr("gateway.inspection.KEYS_WITHIN_S", 0.5)
+    monkeypatch.setattr("gateway.inspecting.inspection.KEYS_WITHIN_S", 0.5)
     edit, told = WRONG[wrong]
     mistakes = judged(stack, edit)["mistakes"]
     assert len(mistakes) == 1, mistakes

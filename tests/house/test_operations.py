@@ -8,10 +8,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from gateway import crew, employment, telemetry
-from gateway.admin import GAUGES, WorkforceCollector
-from gateway.roster import STALE_S, Roster, Worker
-from gateway.status import Status
+from gateway import telemetry
+from gateway.serving import crew, employment
+from gateway.serving.admin import GAUGES, WorkforceCollector
+from gateway.serving.roster import STALE_S, Roster, Worker
+from gateway.serving.status import Status
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -54,7 +55,7 @@ def test_every_metric_is_explained_once_with_its_kind_and_labels() -> None:
 
 def test_everything_that_can_be_missing_is_explained() -> None:
     """What the sources put into `missing` has a row, and the reverse."""
-    source = "".join((ROOT / f"gateway/{name}.py").read_text() for name in ("roster", "worker"))
+    source = "".join((ROOT / f"gateway/serving/{name}.py").read_text() for name in ("roster", "worker"))
     said = set(re.findall(r'missing(?: = |"?: |\.append\()[^\n]*?"(\w+)"', source)) | {"starting"}
     own = re.search(r"own = \{(.*)\}", (ROOT / "gateway/app.py").read_text())
     assert own is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.key_age import first_seen
+from gateway.signals.key_age import first_seen
 
 ONE, OTHER = bytes(range(32)), bytes(range(1, 33))
 

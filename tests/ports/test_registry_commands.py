@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from gateway.cli import main
 from gateway.config import ConfigError
 from gateway.config_file import load_settings
-from gateway.finding import Finding
+from gateway.inspecting.finding import Finding
+from gateway.inspecting.published_look import look_at_published
 from gateway.pins import file as files
-from gateway.published_look import look_at_published
 from gateway.registry.admission import server_name
 from gateway.registry.lock import LockUnreadable, read_lock, write_lock
 from gateway.registry.namespaces import namespace_for

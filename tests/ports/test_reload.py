@@ -1,4 +1,4 @@
-"""The table of `gateway/reload.py`: a real supervisor and real processes, which are workers in name only.
+"""The table of `gateway/serving/reload.py`: a real supervisor and real processes, which are workers in name only.
 
 What a worker does stands in its configuration's text, so that each line of the table can be had in an instant.
 """
@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway import crew, judge_call, metrics_folder, reload
-from gateway.configuration import Configuration, digest_of
-from gateway.employment import Life
-from gateway.supervisor import Posts, Supervisor
+from gateway.serving import crew, judge_call, metrics_folder, reload
+from gateway.serving.configuration import Configuration, digest_of
+from gateway.serving.employment import Life
+from gateway.serving.supervisor import Posts, Supervisor
 from tests.support.ports import free_port
 from tests.support.processes import descendants, eventually
 

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.admin import Admin
 from gateway.contract.record import outcome_record, refusal_record
 from gateway.contract.refusals import Refusal
-from gateway.roster import STALE_S, Roster, Worker
-from gateway.status import Resigned, Status, read_line
+from gateway.serving.admin import Admin
+from gateway.serving.roster import STALE_S, Roster, Worker
+from gateway.serving.status import Resigned, Status, read_line
 from gateway.streams import Streams
 from gateway.telemetry import TRANSITIONS, CountedPolicy, Telemetry
 from policies.verdict import PolicyUnavailable, Verdict

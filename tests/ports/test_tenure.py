@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from approvals.ticket import NotHeld, Run
-from gateway.tenure import begin_tenure
+from gateway.serving.tenure import begin_tenure
 from tests.support.approvals import BOB, bench
 
 

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry
 from gateway.contract.passage import Call, Passage
 from gateway.contract.record import outcome_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
-from gateway.durations import BOUNDS, ROOMS, rooms_of
-from gateway.span_export import SpanExport
+from gateway.signals.durations import BOUNDS, ROOMS, rooms_of
+from gateway.signals.span_export import SpanExport
+from gateway.signals.traces import Traces
 from gateway.streams import Streams
 from gateway.telemetry import CountedPolicy, Telemetry
-from gateway.traces import Traces
 from tests.contract.walked import REDACTOR, ended, turned_away, walked
 from tests.ports.test_telemetry import Oracle, Sink, Visits
 from tests.support.otlp import Receiver, receiving, texts

@@ -12,8 +12,8 @@ import threading
 
 import pytest
 
-from gateway import worker
-from gateway.worker import (
+from gateway.serving import worker
+from gateway.serving.worker import (
     UNACKNOWLEDGED_S,
     WORTH_BYTES,
     Returns,
@@ -48,8 +48,8 @@ def test_connections_inherit_the_bound_for_what_is_not_acknowledged() -> None:
 
 PEAK = """
 import asyncio
-from gateway import worker
-from gateway.worker import Returns, resident_bytes
+from gateway.serving import worker
+from gateway.serving.worker import Returns, resident_bytes
 worker.TRIM_EVERY_S = 0.0
 async def main():
     returns = Returns()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gateway.contract.refusals import Refusal
-from gateway.durations import ROOMS
+from gateway.signals.durations import ROOMS
 from tests.house.test_operations import PAGE, families, rows
 from tests.signals.files import DASHBOARD, RULES, Alert, alerts, dashboard, metrics_of, queries
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import orjson
 
-from gateway.listener import SETTLE_S, bind, keep_out
+from gateway.serving.listener import SETTLE_S, bind, keep_out
 from tests.support.streaming import SUBSCRIPTION_ID, acknowledgement, event
 from tests.support.upstream import SSE_HEAD, chunk, result_of
 

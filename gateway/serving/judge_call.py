@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.configuration import lay_down
+from gateway.serving.configuration import lay_down
 
 JUDGED_WITHIN_S = 90.0
 """Ten seconds for keys, thirty for the bundle's own tests, and a busy machine."""

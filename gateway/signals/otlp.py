@@ -2,7 +2,7 @@
 
 `take` never waits: what finds no room, or is still waiting at the end, is counted (`lost`) and told. A thread of its
 own sends: the exporter blocks. What is sent, and in which words its troubles are told, is the adapters' business
-(gateway/audit/otlp.py, gateway/span_export.py).
+(gateway/audit/otlp.py, gateway/signals/span_export.py).
 """
 
 from __future__ import annotations

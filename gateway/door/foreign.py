@@ -1,6 +1,6 @@
 """The door's guarantees on an ASGI server that is not ours: slower, and only as good as that server's parser.
 
-For tests of other parsers and for who embeds the application elsewhere; `gateway.connection` is what we serve with.
+For tests of other parsers and for who embeds the application elsewhere; connection.py is what we serve with.
 Same invariants for the edge: an immutable head, a body within its time, cancellation when the client goes away.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.contract.refusals import Refusal, Refused
-from gateway.framing import DoorLimits, Headers, judge_framing, refuse_aliases, trim_line
+from gateway.door.framing import DoorLimits, Headers, judge_framing, refuse_aliases, trim_line
 
 Message = MutableMapping[str, Any]
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.status import Status
+from gateway.serving.status import Status
 
 STALE_S = 4.0
 """A worker that speaks every second and was silent for so long is not ready."""

@@ -1,4 +1,4 @@
-"""Spans to an OpenTelemetry receiver (OTLP over HTTP); the queue counts what it loses (gateway/otlp.py)."""
+"""Spans to an OpenTelemetry receiver (OTLP over HTTP); the queue counts what it loses (gateway/signals/otlp.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from gateway.otlp import MAX_WAITING, TIMEOUT_S, Export, own_session
-from gateway.traces import Ended
+from gateway.signals.otlp import MAX_WAITING, TIMEOUT_S, Export, own_session
+from gateway.signals.traces import Ended
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _ABOUT: Final = 1024

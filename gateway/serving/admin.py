@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, exposition, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gateway.roster import Roster, Worker
+from gateway.serving.roster import Roster, Worker
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

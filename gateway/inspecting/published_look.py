@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config import Settings
-from gateway.finding import Finding
+from gateway.inspecting.finding import Finding
 from gateway.registry.record import LARGEST
 from gateway.registry.validation import validate
 

@@ -17,8 +17,8 @@ from typing import Final
 
 import structlog
 
-from gateway.roster import Worker
-from gateway.status import LONGEST_LINE, Resigned, read_line
+from gateway.serving.roster import Worker
+from gateway.serving.status import LONGEST_LINE, Resigned, read_line
 
 SILENCE_S = 30
 """A worker that spoke once and has been silent for so long hangs, and is replaced."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.finding import Finding
+from gateway.inspecting.finding import Finding
 from gateway.plan import Plan
 from gateway.wires.pem import Files, Material, WireRefused, load
 

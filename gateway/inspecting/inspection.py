@@ -18,17 +18,17 @@ import orjson
 
 from gateway.config import ConfigError, EmbeddedPolicySettings, Settings
 from gateway.contract.pins import PinsUnreadable, State
-from gateway.data_look import ask_servers, look_at_data, look_at_database, look_at_record, tell_unasked
 from gateway.engines import make_candidate, make_engine
-from gateway.finding import Finding
+from gateway.inspecting.data_look import ask_servers, look_at_data, look_at_database, look_at_record, tell_unasked
+from gateway.inspecting.finding import Finding
+from gateway.inspecting.published_look import look_at_published
+from gateway.inspecting.wire_look import look_at_wires
 from gateway.lobbies import pin_lobby
 from gateway.logs import set_up_logs
 from gateway.opening import make_tokens
 from gateway.pins.acceptance import Shelf
 from gateway.plan import Plan, make_plan
-from gateway.published_look import look_at_published
 from gateway.sign_in.trial import try_sign_in
-from gateway.wire_look import look_at_wires
 from policies.port import Engine
 from policies.rego_tests import run_tests
 from policies.verdict import UNVERSIONED, PolicyUnavailable

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import structlog
 
-from gateway.configuration import Configuration, digest_of
-from gateway.crew import Crew
-from gateway.judge_call import Judge, Verdict
+from gateway.serving.configuration import Configuration, digest_of
+from gateway.serving.crew import Crew
+from gateway.serving.judge_call import Judge, Verdict
 
 LOOK_EVERY_S = 2.0
 MAX_BYTES: Final = 8 << 20

@@ -20,13 +20,13 @@ import yaml
 from gateway.audit.port import AuditUnavailable
 from gateway.config import ConfigError, Settings
 from gateway.config_file import load_settings
-from gateway.data_look import look_at_database
-from gateway.inspection import look, look_for_folders
+from gateway.inspecting.data_look import look_at_database
+from gateway.inspecting.inspection import look, look_for_folders
+from gateway.inspecting.wire_look import look_at_wires
 from gateway.logs import set_up_logs
 from gateway.mistakes import line_of
 from gateway.opening import CannotStart, open_record
 from gateway.plan import Plan, make_plan
-from gateway.wire_look import look_at_wires
 
 FIXED: Final = (
     "listen.host", "listen.port", "admin.host", "admin.port",

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import uvicorn
 
-from gateway.listener import SETTLE_S
-from gateway.watch import Watch
+from gateway.door.watch import Watch
+from gateway.serving.listener import SETTLE_S
 
 LOOK_EVERY_S = 0.05
 

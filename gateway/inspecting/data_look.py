@@ -19,8 +19,8 @@ from approvals.ticket import StoreUnavailable
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.tables import FAULTS, explain, look_at_tables
 from gateway.config import EmbeddedPolicySettings, Settings
-from gateway.dead_rules import find_unmatched, find_unoffered, find_wrong
-from gateway.finding import Finding
+from gateway.inspecting.dead_rules import find_unmatched, find_unoffered, find_wrong
+from gateway.inspecting.finding import Finding
 from gateway.lobbies import catalog_lobby
 from gateway.plan import Plan
 from gateway.upstream.port import UpstreamFault

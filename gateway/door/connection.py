@@ -19,8 +19,8 @@ from uvicorn.server import ServerState
 
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
-from gateway.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
-from gateway.watch import Watch
+from gateway.door.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
+from gateway.door.watch import Watch
 
 Peer = tuple[str, int] | None
 

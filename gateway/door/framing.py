@@ -16,7 +16,7 @@ from gateway.contract.refusals import Refusal, Refused
 Headers = tuple[tuple[bytes, bytes], ...]
 
 DOOR: Final = "ostiary.door"
-"""The key in `scope["extensions"]` under which an ASGI application finds its `gateway.connection.Connection`."""
+"""The key in `scope["extensions"]` under which an ASGI application finds its `gateway.door.connection.Connection`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from gateway.listener import CannotServe
+from gateway.serving.listener import CannotServe
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made below it
 

@@ -3,7 +3,7 @@
 Two spans a request, by the semantic conventions for MCP: `SERVER` of what came, `CLIENT` of what was forwarded for
 it. Only a request whose caller is known and whose body could be read has any: strangers make no spans. No argument,
 token, URI or made-up name has a way in (row AUD-02): names are those of methods and of what a server offers. What
-sends them (gateway/span_export.py) is loaded where `telemetry.traces.endpoint` is set, and nowhere else.
+sends them (gateway/signals/span_export.py) is loaded where `telemetry.traces.endpoint` is set, and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.contract.headers import METHODS, PROTOCOL_VERSION
 from gateway.contract.passage import Passage
 from gateway.contract.redaction import printable
 from gateway.contract.tracing import Lines, Span, begin_span
-from gateway.durations import OWN_ANSWERS
+from gateway.signals.durations import OWN_ANSWERS
 
 MAX_NAME: Final = 128
 _KNOWN_TO_ITS_SERVER: Final = frozenset({"executed", "input_required", "task"})

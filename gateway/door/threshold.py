@@ -17,9 +17,9 @@ from typing import Final, Protocol
 import structlog
 import uvicorn
 
-from gateway.admin import QuietServer
-from gateway.connection import OnRefused, Peer, render_refusal
 from gateway.contract.refusals import Refusal, Refused
+from gateway.door.connection import OnRefused, Peer, render_refusal
+from gateway.serving.admin import QuietServer
 
 HANDSHAKE_S: Final = 5.0
 """From the connection to the end of its handshake; its head has time of its own after that."""

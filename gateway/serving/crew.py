@@ -18,9 +18,9 @@ from typing import Final
 
 import structlog
 
-from gateway.configuration import Configuration, clear_away, lay_down
-from gateway.employment import Life
-from gateway.roster import Roster
+from gateway.serving.configuration import Configuration, clear_away, lay_down
+from gateway.serving.employment import Life
+from gateway.serving.roster import Roster
 
 CANNOT_START = 3
 """A worker's exit code when its configuration or its bundle can't be used."""

@@ -1,7 +1,7 @@
 """What a worker says of itself to its supervisor: one JSON line on the status pipe, about once a second.
 
 Readiness and every gauge travel this way, so that what a dead worker said last is gone with it. Gauges are named in
-gateway/admin.py, which says what they mean and how those of several workers become one.
+gateway/serving/admin.py, which says what they mean and how those of several workers become one.
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import structlog
 
-from gateway.configuration import Configuration
-from gateway.crew import Crew
-from gateway.judge_call import Judge
-from gateway.listener import SETTLE_S, CannotServe, bind, keep_out
-from gateway.metrics_folder import MetricsFolder
-from gateway.reload import Reload
-from gateway.roster import Roster
+from gateway.serving.configuration import Configuration
+from gateway.serving.crew import Crew
+from gateway.serving.judge_call import Judge
+from gateway.serving.listener import SETTLE_S, CannotServe, bind, keep_out
+from gateway.serving.metrics_folder import MetricsFolder
+from gateway.serving.reload import Reload
+from gateway.serving.roster import Roster
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Supervisor:
         for task in besides:
             task.add_done_callback(self._tell_broken)
         await asyncio.sleep(0)  # the workers' processes start before this one imports the rest of its own
-        from gateway.admin import Admin  # noqa: PLC0415
+        from gateway.serving.admin import Admin  # noqa: PLC0415
 
         admin = Admin(self.roster, folder).server()
         answering = asyncio.create_task(admin.serve(sockets=[desk]))

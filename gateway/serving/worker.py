@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import structlog
 import uvicorn
 
-from gateway.departure import Departure
-from gateway.status import Resigned, Status
+from gateway.serving.departure import Departure
+from gateway.serving.status import Resigned, Status
 
 STATUS_EVERY_S = 1.0
 LOOK_EVERY_S = 0.1

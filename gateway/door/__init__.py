@@ -1,0 +1,1 @@
+"""Below the ASGI door: TLS, sockets and HTTP's framing, and whom they turn away before there is a request."""

@@ -1,0 +1,1 @@
+"""`ostiary check`: would this configuration serve, and does everything that it names exist?"""
