@@ -12,6 +12,8 @@ from typing import Final
 GITHUB: Final = "github:"
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _DOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})+")
+PUBLISHER: Final = rf"^(|github:[A-Za-z0-9][A-Za-z0-9-]{{0,38}}|{_LABEL}([.]{_LABEL})+)$".replace("(?:", "(")
+"""Their form, for the configuration's schema; empty for none."""
 _LOGIN: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})")
 _NAMESPACE: Final = re.compile(r"[A-Za-z]{2,63}(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)+")
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -28,7 +28,7 @@ def _asymmetric(name: str) -> str:
     return name
 
 
-Algorithm = Annotated[str, AfterValidator(_asymmetric)]
+Algorithm = Annotated[str, AfterValidator(_asymmetric), Field(json_schema_extra={"enum": list(ASYMMETRIC)})]
 SIGN_IN_SCOPES = ("openid", "approvals:read", "approvals:request", "approvals:decide", "audit:read")
 
 

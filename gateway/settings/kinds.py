@@ -28,6 +28,7 @@ SCOPE: Final = r"^[\x21\x23-\x5b\x5d-\x7e]+$"
 HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 
 RESERVED_PATHS = ("/.well-known", "/approvals", "/review")
+_NO_ENDPOINT: Final = rf"^({'|'.join(RESERVED_PATHS).replace('.', r'[.]')})(/|$)|//|/[.]{{1,2}}(/|$)"
 
 
 def is_loopback(host: str | None) -> bool:
@@ -106,17 +107,27 @@ def as_written(value: Any) -> Any:
 
 SecureUrl = Annotated[str, AfterValidator(_https_or_loopback), Field(json_schema_extra={"pattern": "^https?://."})]
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": "^https?://."})]
-Origin = Annotated[str, AfterValidator(_origin)]
+Origin = Annotated[
+    str, AfterValidator(_origin), Field(json_schema_extra={"pattern": "^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+$"})
+]
 ServerName = Annotated[str, Field(pattern=SERVER_NAME)]
 EndpointPath = Annotated[
-    str, AfterValidator(_endpoint_path), Field(json_schema_extra={"pattern": "^/[^%?#]*[^/%?#]$"})
+    str,
+    AfterValidator(_endpoint_path),
+    Field(json_schema_extra={"pattern": "^/[^%?#]*[^/%?#]$", "not": {"pattern": _NO_ENDPOINT}}),
 ]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Arguments = Annotated[Literal["declared", "strict", "off"], BeforeValidator(as_written)]
 Pinning = Annotated[Literal["off", "warn", "enforce"], BeforeValidator(as_written)]
-ExtensionMethod = Annotated[str, Field(min_length=1), AfterValidator(_can_be_served)]
+ExtensionMethod = Annotated[
+    str,
+    Field(min_length=1, json_schema_extra={"not": {"pattern": f"^({UNGUARDED.pattern})$"}}),
+    AfterValidator(_can_be_served),
+]
 Challenging = Literal["auto", "elicitation", "task", "error"]
-ResourcePrefix = Annotated[str, AfterValidator(check_prefix)]
+ResourcePrefix = Annotated[
+    str, AfterValidator(check_prefix), Field(json_schema_extra={"pattern": "^[a-z][a-z0-9+.-]*:"})
+]
 Scope = Annotated[str, Field(pattern=SCOPE, max_length=256)]
 HeaderName = Annotated[str, Field(pattern=HEADER_NAME)]
 PastVersion = Annotated[Literal["off", "2025-11-25", "2025-06-18", "2025-03-26"], BeforeValidator(as_written)]

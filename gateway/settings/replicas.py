@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gateway.contract.methods import METHODS
 from gateway.settings.kinds import Group, Seconds, as_written
@@ -23,14 +23,22 @@ def _probe(value: str) -> str:
     return value
 
 
+TIMED = sorted(METHODS.keys() - {"subscriptions/listen"})
+
+
 def _timed(method: str) -> str:
-    if method not in METHODS or method == "subscriptions/listen":
+    if method not in TIMED:
         raise ValueError("is no method that has a deadline")
     return method
 
 
-Probe = Annotated[str, BeforeValidator(as_written), AfterValidator(_probe)]
-TimedMethod = Annotated[str, AfterValidator(_timed)]
+Probe = Annotated[
+    str,
+    BeforeValidator(as_written),
+    AfterValidator(_probe),
+    WithJsonSchema({"anyOf": [{"enum": ["off", "tcp", "discover"]}, {"type": "string", "pattern": "^/"}]}),
+]
+TimedMethod = Annotated[str, AfterValidator(_timed), Field(json_schema_extra={"enum": TIMED})]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

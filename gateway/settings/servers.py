@@ -12,7 +12,7 @@ from pydantic import (
 )
 
 from gateway.contract.quirks import Quirk
-from gateway.registry.namespaces import NoPublisher, namespace_for
+from gateway.registry.namespaces import PUBLISHER, NoPublisher, namespace_for
 from gateway.settings.kinds import (
     Arguments,
     Challenging,
@@ -111,7 +111,7 @@ class RegistrySettings(Group):
 
     url: SecureUrl | None = None
     token_env: str | None = None
-    publisher: str = ""
+    publisher: Annotated[str, Field(json_schema_extra={"pattern": PUBLISHER})] = ""
     private_addresses: bool = False
     lock: Path = Path("registry.lock")
     servers: Path | None = None

@@ -47,8 +47,52 @@ config.identity.issuers: {{ .issuer }}: must be https:// (plain http:// is accep
 config.identity.issuers: jwks_uri and jwks_file exclude each other
 {{- end }}
 {{- end }}
+{{- range $setting, $url := dict
+  "audit.checkpoints.webhook" (dig "checkpoints" "webhook" "" (omit $config.audit (kindIs "map" $config.audit.checkpoints | ternary "" "checkpoints")))
+  "audit.otlp.endpoint" (dig "otlp" "endpoint" "" $config.audit)
+  "registry.url" (dig "registry" "url" "" $config)
+  "telemetry.traces.endpoint" (dig "telemetry" "traces" "endpoint" "" $config) }}
+{{- if and (hasPrefix "http:" (default "" $url)) (not (include "ostiary.isLoopback" $url)) }}
+config.{{ $setting }}: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- end }}
+{{- range $config.identity.issuers }}
+{{- if and (hasPrefix "http:" (default "" .jwks_uri)) (not (include "ostiary.isLoopback" .jwks_uri)) }}
+config.identity.issuers: {{ .jwks_uri }}: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- end }}
+{{- range $config.approvals.webhooks }}
+{{- if eq (empty .url) (empty .url_env) }}
+config.approvals.webhooks: give either url or url_env
+{{- end }}
+{{- end }}
 {{- $paths := dict }}
 {{- range $name, $server := $config.servers }}
+{{- $legacy := default "off" $server.legacy_servers }}
+{{- $tls := default dict $server.tls }}
+{{- if and (has "session_without_version" (default list $server.quirks)) (not $server.legacy_clients) }}
+config.servers.{{ $name }}: quirks: session_without_version is one of legacy_clients, which is off
+{{- end }}
+{{- if and (dig "retries" "idempotent_tools" list $server) (eq (default "off" $server.pins) "off") }}
+config.servers.{{ $name }}: retries.idempotent_tools: only an accepted definition can say so, and pins is off
+{{- end }}
+{{- if and (eq (toString (dig "health" "probe" "off" $server)) "discover") (ne $legacy "off") }}
+config.servers.{{ $name }}: health.probe: no server of an earlier revision knows server/discover
+{{- end }}
+{{- if and (kindIs "map" $server.tls) (regexMatch "(^|,)http:" (join "," $server.replicas)) }}
+config.servers.{{ $name }}: tls: is for https:// replicas
+{{- end }}
+{{- if ne (empty $tls.cert) (empty $tls.key) }}
+config.servers.{{ $name }}.tls: cert and key go together
+{{- end }}
+{{- if and $server.forward_identity (gt (float64 (dig "load" "queue_s" 1.0 $server)) 30.0) }}
+config.servers.{{ $name }}: load.queue_s: at most 30 with forward_identity, which is good for 60 s
+{{- end }}
+{{- range $server.replicas }}
+{{- if regexMatch "^(169[.]254[.]|0[.]0[.]0[.]0$|metadata([.]google[.]internal|[.]goog)?[.]?$|instance-data[.]?$)" (urlParse .).hostname }}
+config.servers.{{ $name }}.replicas: {{ . }}: a metadata service, link-local or unspecified address is no destination
+{{- end }}
+{{- end }}
 {{- range $server.issuers }}
 {{- if not (has . $known) }}
 config.servers.{{ $name }}.issuers: {{ . }} is not one of identity.issuers
@@ -65,9 +109,23 @@ config.approvals.issuers: {{ . }} is not one of identity.issuers
 {{- end }}
 {{- end }}
 {{- with $config.sign_in }}
+{{- $clients := list }}
+{{- range prepend (default list .others) . }}
 {{- if not (has .issuer (default $known $config.approvals.issuers)) }}
 config.sign_in: {{ .issuer }} is not one of approvals.issuers
 {{- end }}
+{{- if has .issuer $clients }}
+config.sign_in: others: an issuer is there twice
+{{- end }}
+{{- $clients = append $clients .issuer }}
+{{- if not (has "openid" (default (list "openid") .scopes)) }}
+config.sign_in: scopes: must hold openid, without which nobody is signed in
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $limits := $config.limits }}
+{{- if gt (int (default 0 $limits.concurrent_per_subject)) (int (default 1000 $limits.concurrent)) }}
+config.limits: concurrent_per_subject: is above concurrent, and so would hold nobody back
 {{- end }}
 {{- end -}}
 
@@ -189,7 +247,14 @@ config.approvals.migrate: the owner's credentials are the migrations' alone: fal
 {{- $values := .root.Values -}}
 {{- $policy := $config.policy }}
 {{- $url := default "" $policy.url }}
+{{- $tls := default dict $policy.tls }}
+{{- if ne (empty $tls.cert) (empty $tls.key) }}
+config.policy.tls: cert and key go together
+{{- end }}
 {{- if eq $policy.engine "opa" }}
+{{- if and (kindIs "map" $policy.tls) (not (hasPrefix "https:" $url)) }}
+config.policy: tls: is for an https:// url
+{{- end }}
 {{- if and (hasPrefix "http:" $url) (not (include "ostiary.isLoopback" $url)) }}
 config.policy.url: must be https:// (plain http:// is accepted on loopback only)
 {{- end }}

@@ -28,6 +28,22 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "setting-beyond-its-bound": ({"config": {"limits": {"grace_s": 601}}}, "grace_s"),
     "no-such-word": ({"config": {"servers": {"notes": {"pins": "maybe"}}}}, "pins"),
     "server's-name": ({"config": {"servers": {"No Name": {"path": "/x", "replicas": ["http://x"]}}}}, "No Name"),
+    "path-of-ours": ({"config": {"servers": {"notes": {"path": "/approvals/x"}}}}, "path"),
+    "path-of-pages": ({"config": {"servers": {"notes": {"path": "/review"}}}}, "path"),
+    "path-of-metadata": ({"config": {"servers": {"notes": {"path": "/.well-known/x"}}}}, "path"),
+    "path-with-dots": ({"config": {"servers": {"notes": {"path": "/a/../b"}}}}, "path"),
+    "path-that-ends-in-dots": ({"config": {"servers": {"notes": {"path": "/a/.."}}}}, "path"),
+    "path-with-nothing": ({"config": {"servers": {"notes": {"path": "/a//b"}}}}, "path"),
+    "every-origin": ({"config": {"servers": {"notes": {"allowed_origins": ["*"]}}}}, "allowed_origins"),
+    "prefix-of-nothing": ({"config": {"servers": {"notes": {"resources": {"allow": ["x"]}}}}}, "allow"),
+    "method-that-is-not-served": ({"config": {"servers": {"notes": {"methods": ["tasks/list"]}}}}, "methods"),
+    "deadline-of-nothing": ({"config": {"servers": {"notes": {"deadlines": {"tools/cal": 1}}}}}, "tools/cal"),
+    "probe": ({"config": {"servers": {"notes": {"health": {"probe": "ping"}}}}}, "probe"),
+    "symmetric": (
+        {"config": {"identity": {"issuers": [{"issuer": "https://idp.example.com", "algorithms": ["HS256"]}]}}},
+        "algorithms",
+    ),
+    "publisher": ({"config": {"registry": {"publisher": "Example Com"}}}, "publisher"),
     "no-public-url": ({"config": {"public_url": None}}, "public_url"),
     "no-servers": ({"config": {"servers": None}}, "servers"),
     "replicas-as-text": ({"replicas": "two"}, "replicas"),
@@ -64,6 +80,12 @@ def test_the_schema_refuses(helm: Helm, case: str) -> None:
     said = helm.refusal(values)
     assert "values don't meet the specifications of the schema" in said
     assert named in said
+
+
+def test_a_bare_off_is_what_is_written(helm: Helm) -> None:
+    """YAML reads `off` as false, and the gateway takes both: so does the schema, wherever the word may stand."""
+    off = {"pins": False, "arguments": False, "legacy_servers": False, "health": {"probe": False}}
+    assert helm.render(merged(values_of("single"), {"config": {"servers": {"notes": off}}}))
 
 
 def _objects(node: Any, at: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
