@@ -11,6 +11,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -34,11 +35,16 @@ from gateway.evidence.verifying import describe, examine
 
 INTERRUPTED: Final = 130
 _LONGEST: Final = 500
+_tell_now = partial(click.echo, err=True)
 
 
 @click.group(invoke_without_command=True, short_help="Ask a deployment what it has to show, and keep it.")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The deployment's configuration.")
-@click.option("--plan", type=click.Path(dir_okay=False, path_type=Path), help="What may be called and done there.")
+@click.option(
+    "--plan",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What may be called and done there; else evidence.yaml beside --config.",
+)
 @click.option("--ca", type=click.Path(dir_okay=False, path_type=Path), help="CA certificates to trust, as PEM.")
 @click.option("--demo", is_flag=True, help="Start the demo and ask that; needs no configuration.")
 @click.option("--out", type=click.Path(path_type=Path), help="The directory to write, which must not exist.")
@@ -58,14 +64,14 @@ def evidence(  # noqa: PLR0917 - one a parameter
         return
     if out is None:
         raise click.UsageError("--out DIR is missing")
-    if demo is bool(config) or bool(plan) is not bool(config):
-        raise click.UsageError("give either --demo, or --config and --plan")
+    if demo is bool(config) or (demo and plan):
+        raise click.UsageError("give either --demo, or --config and, where it is not evidence.yaml beside it, --plan")
     if out.exists() or out.is_symlink():
         give_up(f"{out}: is there already")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        made = _ask_demo(out) if demo else _ask(ctx, config or Path(), plan or Path(), ca, out)
+        made = _ask(ctx, config, plan or config.with_name("evidence.yaml"), ca, out) if config else _ask_demo(out)
     except (Unreadable, Secretive, TooShort, PlanInvalid, ConfigError, OSError) as error:
         give_up(str(error))
     except KeyboardInterrupt:
@@ -125,7 +131,7 @@ def _ask(ctx: click.Context, config: Path, plan_file: Path, ca: Path | None, out
         tls=ssl.create_default_context(cafile=ca) if ca else True,
         key=place.key,
     )
-    return asyncio.run(gather(deployment, scrubber, out))
+    return asyncio.run(gather(deployment, scrubber, out, tell=_tell_now))
 
 
 def _ask_demo(out: Path) -> Made:
@@ -137,8 +143,9 @@ def _ask_demo(out: Path) -> Made:
         _no_demo(error)
     scrubber = Scrubber()
     try:
+        _tell_now("the demo starts")
         with demo_deployment(scrubber) as deployment:
-            return asyncio.run(gather(deployment, scrubber, out))
+            return asyncio.run(gather(deployment, scrubber, out, tell=_tell_now))
     except StackFailed as failed:
         give_up(f"the demo could not run: {failed}")
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +20,7 @@ import httpx
 import orjson
 
 from gateway.audit.checkpoints import SigningKey
-from gateway.evidence.checks import Verdict, judge
+from gateway.evidence.checks import CLASSES, Verdict, judge
 from gateway.evidence.excerpt import Ours
 from gateway.evidence.judging.everything import CHECKS
 from gateway.evidence.pack import Draft, Secretive, write
@@ -64,6 +66,9 @@ Log = Callable[[], bytes]
 Record = Callable[[Ours], tuple[list[dict[str, Any]], bytes]]
 """Every chain's report, and the records that are asked for. Raises `OSError`."""
 
+Tell = Callable[[str], None]
+"""Hears a line, for whoever waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -91,16 +96,34 @@ class Made:
         return all(verdict.holds for verdict in self.verdicts)
 
 
-async def gather(deployment: Deployment, scrubber: Scrubber, out: Path, stages: Sequence[Stage] = STAGES) -> Made:
-    """Ask everything and write the pack to `out`. Raises `pack.Unreadable`, `pack.Secretive`, `TooShort`."""
+async def gather(
+    deployment: Deployment,
+    scrubber: Scrubber,
+    out: Path,
+    stages: Sequence[Stage] = STAGES,
+    tell: Tell = lambda _: None,
+) -> Made:
+    """Ask everything and write the pack to `out`; a class whose last question was asked is told.
+
+    Raises `pack.Unreadable`, `pack.Secretive`, `TooShort`.
+    """
     for actor, token in deployment.site.tokens.items():
         scrubber.know(f"token of the {actor}", token)
     began = _now()
     draft = Draft(scrubber)
     async with Client(scrubber, deployment.tls) as client:
         book = Notebook(deployment.site, client, draft)
+        left = Counter(group for stage in stages for name in stage for group in _classes(name))
+
+        async def take(name: str, taking: Taking) -> None:
+            await _take(book, name, taking)
+            for group in _classes(name):
+                left[group] -= 1
+                if not left[group]:
+                    tell(f"asked: {CLASSES[group]}")
+
         for stage in stages:
-            await asyncio.gather(*(_take(book, name, taking) for name, taking in stage.items()))
+            await asyncio.gather(*(take(name, taking) for name, taking in stage.items()))
     await asyncio.to_thread(_read_files, deployment, draft, began, book.broke_off)
     facts = {**await deployment.facts(), "bundle": _bundle(draft), "began": began, "broke_off": book.broke_off}
     draft.add_json("facts.json", facts)
@@ -117,6 +140,11 @@ async def gather(deployment: Deployment, scrubber: Scrubber, out: Path, stages: 
 def make_report(verdicts: Sequence[Verdict], files: Mapping[str, bytes]) -> bytes:
     """The report of these files."""
     return render(verdicts, Seen(files).document("facts.json"), {row.reason: why for row, why in NOT_ASKED.items()})
+
+
+def _classes(name: str) -> list[str]:
+    """The classes that a taking's name says it is of."""
+    return [word for word in re.split("[/ ]", name) if word in CLASSES]
 
 
 async def _take(book: Notebook, name: str, taking: Callable[[Notebook], Awaitable[None]]) -> None:

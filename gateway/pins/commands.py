@@ -155,7 +155,7 @@ def _run(ask: Callable[[], Any], as_json: bool) -> Look:
 
 
 def _end(name: str, message: str, code: int, as_json: bool) -> NoReturn:
-    told = json.dumps({"error": name, "message": message}, indent=2) if as_json else f"{name}: {visible(message)}"
+    told = json.dumps({"error": name, "message": message}, indent=2) if as_json else visible(message)
     click.echo(told, err=not as_json)
     sys.exit(code)
 

@@ -102,7 +102,7 @@ def run(ask: Callable[[], Awaitable[Told]], as_json: bool) -> Told:
 
 
 def end(name: str, message: str, code: int, as_json: bool) -> NoReturn:
-    """Say why there is no good answer, and exit."""
-    told = json.dumps({"error": name, "message": message}, indent=2) if as_json else f"{name}: {visible(message)}"
+    """Say why there is no good answer, and exit. The name is for programs, the message for people."""
+    told = json.dumps({"error": name, "message": message}, indent=2) if as_json else visible(message)
     click.echo(told, err=not as_json)
     sys.exit(code)

@@ -93,7 +93,11 @@ class StatusPipe:
 
 
 def hold_to_supervisor(status_fd: int) -> None:
-    """End with the supervisor even while nothing looks at the pipe: at start, say (Linux). At once if it is gone."""
+    """End with the supervisor even while nothing looks at the pipe: at start, say (Linux). At once if it is gone.
+
+    SIGHUP, which a closed terminal sends to all of a group, is the supervisor's alone to answer.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if sys.platform == "linux":
         # Not SIGTERM: the next supervisor wants the address, and whoever comes then is to find that one.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)

@@ -121,7 +121,11 @@ def test_the_demos_pack_is_complete_and_verifies_offline(made: Path) -> None:
     code, took_s, text = said(made).split("\n", 2)
     assert code == "0", text
     assert float(took_s) < 60, "processor time of all its processes: it holds on a machine that is busy as well"
-    digest = text.strip().splitlines()[-1].removeprefix("sha256:")
+    lines = text.strip().splitlines()
+    assert sorted(line for line in lines if line.startswith("asked: ")) == sorted(
+        map("asked: {}".format, CLASSES.values())
+    )
+    digest = next(line for line in lines if line.startswith("sha256:")).removeprefix("sha256:")
     words = shown("verify")
     done = CliRunner().invoke(main, [*words[:2], str(made), "--digest", digest, "--json"])
     assert done.exit_code == 0, done.output
@@ -554,6 +558,20 @@ def test_a_password_in_a_databases_url_is_a_secret_too(tmp_path: Path) -> None:
         if name == "a password of the configuration":
             scrubber.know(name, value)
     assert scrubber.found(url.encode()) == scrubber.found(b"p@ss-word-7") == ["a password of the configuration"]
+
+
+def test_the_plan_is_looked_for_beside_the_configuration(tmp_path: Path) -> None:
+    """`--config FILE --out DIR` is enough where it is there; it is read, and judged like any other."""
+    config = write_config(
+        tmp_path, Issuer("https://idp.example.com"), {"files": ["http://127.0.0.1:1/mcp"]}, port=1, admin_port=2
+    )
+    words = ["evidence", "--config", str(config), "--out", str(tmp_path / "pack")]
+    for text, why in ((None, "No such file"), ("[]", "not a mapping")):
+        if text is not None:
+            (tmp_path / "evidence.yaml").write_text(text)
+        done = CliRunner().invoke(main, words)
+        assert (done.exit_code, why in done.stderr) == (2, True), done.output
+        assert f"{tmp_path}/evidence.yaml" in done.stderr
 
 
 def test_a_tokens_signature_alone_is_a_secret() -> None:

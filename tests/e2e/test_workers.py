@@ -162,6 +162,7 @@ async def test_a_killed_worker_is_replaced_and_what_it_left_open_is_unknown(
         assert len(evaluators) == 2
         counted = await total(stack, "ostiary_requests_total")
 
+        os.kill(victim, signal.SIGHUP)  # the supervisor's to answer; else this is what it would die of
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(httpx.TransportError):
             await calling

@@ -192,7 +192,7 @@ def test_only_what_was_shown_is_admitted(config: Path, registry: PrivateRegistry
     shown = json.loads(ostiary("import", "--config", config, WEATHER, "--json").stdout)
     registry.entries[0].document = at("http://127.0.0.1:6666/mcp")
     late = ostiary("import", "--config", config, WEATHER, "--accept", "--seen", shown["seen"])
-    assert (late.exit_code, "moved_on" in late.stderr) == (1, True)
+    assert (late.exit_code, late.stderr) == (1, "what is there now is not what was shown: look again\n")
     assert not (config.parent / "registry.lock").exists()
     assert ostiary("import", "--config", config, "--accept", "--seen", "x").exit_code == 2
     assert ostiary("import", "--config", config, WEATHER, "--accept").exit_code == 2

@@ -207,7 +207,7 @@ def test_what_is_accepted_is_what_was_shown(pinned: House) -> None:
     look = json.loads(pins(pinned, "show", "--json", "--server", "plain", "read").stdout)
     before = file.read_bytes()
     moved = pins(pinned, "accept", "--server", "plain", "--server", "soft", "--seen", look["seen"])
-    assert (moved.exit_code, moved.stderr.split(":")[0]) == (1, "moved_on")
+    assert (moved.exit_code, moved.stderr) == (1, "what is there now is not what was shown: look again\n")
     offer(pinned, changed("Two."))
     moved = pins(pinned, "accept", "--server", "plain", "read", "--seen", look["seen"], "--json")
     assert (moved.exit_code, json.loads(moved.stdout)["error"]) == (1, "moved_on")
@@ -260,18 +260,18 @@ def test_what_could_not_be_asked_accepts_nothing(pinned: House) -> None:
     file = pinned.stack.folder / "pins.json"
     good = file.read_bytes()
     unknown = pins(pinned, "show", "--server", "nobody")
-    assert (unknown.exit_code, unknown.stderr) == (2, "unknown: servers: there is no 'nobody'\n")
+    assert (unknown.exit_code, unknown.stderr) == (2, "servers: there is no 'nobody'\n")
     unknown = pins(pinned, "show", "raed")
-    assert (unknown.exit_code, unknown.stderr) == (2, "unknown: no server has, and no pin is of, a tool 'raed'\n")
+    assert (unknown.exit_code, unknown.stderr) == (2, "no server has, and no pin is of, a tool 'raed'\n")
     offer(pinned, changed("Other."))
     look = json.loads(pins(pinned, "show", "--json").stdout)
     with files.held(file):
         busy = pins(pinned, "accept", "--seen", look["seen"])
-    assert (busy.exit_code, busy.stderr.split(":")[0]) == (2, "busy")
+    assert (busy.exit_code, busy.stderr) == (2, "pins.file: somebody else accepts at this moment\n")
     file.write_bytes(good[:-9])
     for words in (["show"], ["accept", "--seen", look["seen"]]):
         broken = pins(pinned, *words)
-        assert (broken.exit_code, broken.stderr.split(":")[0]) == (2, "pins_unreadable")
+        assert (broken.exit_code, broken.stderr.split(":")[0]) == (2, "pins.file")
         assert "Traceback" not in broken.stderr
     assert pinned.call("plain", tool("write", number=9)).json()["error"]["code"] == 40303, "the old pins serve on"
     file.write_bytes(good)
