@@ -181,7 +181,7 @@ class House:
         catalog.attend = notices.attend
         opened.push_async_callback(notices.close)
         seals, handles = Seals(plan.seal_keys), Handles(plan.seal_keys)
-        self._key_seen = first_seen(plan.seal_keys, settings.audit.file)
+        self._key_seen = first_seen(plan.seal_keys, settings.audit.file, settings.seals.since)
         self._counted = counted = CountedPolicy(policy, telemetry)
         judging, self._shadow = await opened.enter_async_context(
             shadowed(plan, counted, self._sink.writer, telemetry.differed)

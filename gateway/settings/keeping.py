@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     model_validator,
 )
@@ -17,6 +19,7 @@ from gateway.settings.kinds import (
     Group,
     Seconds,
     SecureUrl,
+    as_written,
 )
 
 
@@ -133,8 +136,29 @@ class AuditSettings(Group):
         return self
 
 
+def _day(value: str) -> str:
+    try:
+        if date.fromisoformat(value).isoformat() == value:
+            return value
+    except ValueError:
+        pass
+    raise ValueError("must be a day, as 2026-11-30")
+
+
+Day = Annotated[
+    str,
+    BeforeValidator(as_written),
+    AfterValidator(_day),
+    Field(json_schema_extra={"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}),
+]
+
+
 class SealSettings(Group):
-    """Keys of everything that is sealed or kept encrypted. `state_s` is how long a sealed `requestState` lives."""
+    """Keys of everything that is sealed or kept encrypted. `state_s` is how long a sealed `requestState` lives.
+
+    `since` is the day on which the first key began to seal, where no file remembers it.
+    """
 
     keys_env: str = "OSTIARY_SEAL_KEYS"
+    since: Day | None = None
     state_s: Seconds = 3600.0

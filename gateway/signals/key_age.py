@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.sealing import derive_keys
@@ -18,8 +19,13 @@ from gateway.sealing import derive_keys
 _LINE = re.compile(r"([0-9a-f]{32}) ([0-9]{1,12})\n?")
 
 
-def first_seen(keys: Sequence[bytes], record: Path) -> float:
-    """When the first of `keys` was first seen by a gateway with this record, in seconds since the epoch."""
+def first_seen(keys: Sequence[bytes], record: Path, since: str | None = None) -> float:
+    """When the first of `keys` was first seen by a gateway with this record, in seconds since the epoch.
+
+    Or on the day that is said, `YYYY-MM-DD` in UTC: then nothing is looked up or kept.
+    """
+    if since is not None:
+        return datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
     name = derive_keys(keys[:1], "age")[0].hex()[:32]
     path, now = record.with_name(f"{record.name}.seal-key"), int(time.time())
     found = _LINE.fullmatch(_read(path))

@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gateway.settings.keeping import SealSettings
 from gateway.signals.key_age import first_seen
 
 ONE, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -50,3 +52,19 @@ def test_what_can_not_be_read_is_a_key_of_today(tmp_path: Path, found: str) -> N
             record = tmp_path / "absent" / "audit.jsonl"
     assert first_seen((ONE,), record) >= before
     assert elsewhere.read_text() == f"{name} 1000\n"
+
+
+def test_a_day_that_is_said_is_believed(tmp_path: Path) -> None:
+    """Where the file goes with a pod, the configuration says since when, in UTC; nothing is written."""
+    record = tmp_path / "audit.jsonl"
+    assert first_seen((ONE,), record, "1970-01-02") == 86_400.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_day_is_a_day_bare_or_quoted() -> None:
+    """YAML reads a bare day as a date: it means what is written. What is no day stops a start."""
+    for found in ("2026-02-28", yaml.safe_load("2026-02-28")):
+        assert SealSettings(since=found).since == "2026-02-28"
+    for wrong in ("2026-02-29", "20260228", "2026-W01-1", "today", ""):
+        with pytest.raises(ValueError, match="must be a day, as 2026-11-30"):
+            SealSettings(since=wrong)
