@@ -34,7 +34,15 @@ from gateway.mistakes import mistakes_in
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML with one reading: a doubled key is an error."""
+    """YAML with one reading: a doubled key is an error, and so is what is none of its kind (a 30th of February)."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, OverflowError):  # what the library's constructors let out
+            raise yaml.constructor.ConstructorError(
+                None, None, "the value is none of its kind", node.start_mark
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -163,7 +171,7 @@ def read_yaml(file: Path, content: bytes | None = None) -> tuple[dict[str, Any],
         # Without the piece of text that the library would show: it may be a secret.
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{file}{line}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML: {type(error).__name__}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{file}: must be a mapping of settings")

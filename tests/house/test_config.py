@@ -365,6 +365,23 @@ def test_settings_that_do_not_go_together_are_told_at_the_one_to_change(tmp_path
         load(tmp_path, mended.replace("/other", "/mcp"))
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["2026-02-30", "2026-11-30 25:00:00", "!!int x", "!!int ''", "!!float x", "!!bool perhaps", "!!timestamp x"],
+)
+def test_a_value_that_is_none_of_its_kind_is_told_with_its_line(tmp_path: Path, value: str) -> None:
+    """A day that there is not, a tag that does not fit: a mistake like any other, and never a defect."""
+    text = CROOKED.replace("audit: {file: a, s3cr3t: b}", f"audit:\n  file: {value}")
+    with pytest.raises(ConfigError, match=r"ostiary\.yaml:14: not YAML: the value is none of its kind"):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_too_deep_is_refused(tmp_path: Path) -> None:
+    """However deep it is, it is told and no defect."""
+    with pytest.raises(ConfigError, match="not YAML"):
+        load(tmp_path, "audit: " + "[" * 5000)
+
+
 def test_a_doubled_key_is_refused(tmp_path: Path) -> None:
     """YAML's silent last-wins would judge one configuration and show another."""
     text = yaml.safe_dump(document())
