@@ -34,6 +34,7 @@ from gateway.settings.kinds import (
     HEADER_NAME,
     SCOPE,
     SERVER_NAME,
+    Authority,
     ConfigError,
     Group,
     Pinning,
@@ -90,7 +91,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     registry: RegistrySettings = RegistrySettings()
     limits: Limits = Limits()
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[Authority, ...] = ()
 
     @classmethod
     def settings_customise_sources(

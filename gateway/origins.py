@@ -22,23 +22,26 @@ def accepted_hosts(public_url: str, host: str, port: int, allowed_hosts: Iterabl
     parts = urlsplit(public_url)
     listener = f"[{host}]" if ":" in host and not host.startswith("[") else host
     spelled: set[str] = set()
-    spelled |= _spellings(parts.netloc, parts.scheme)
-    spelled |= _spellings(f"{listener}:{port}", "http")
+    spelled |= _spellings(parts.netloc, parts.scheme, "public_url")
+    spelled |= _spellings(f"{listener}:{port}", "http", "listen.host")
     for entry in allowed_hosts:
-        spelled |= _spellings(entry, parts.scheme)
+        spelled |= _spellings(entry, parts.scheme, "allowed_hosts")
     return frozenset(spelled)
 
 
-def _spellings(authority: str, scheme: str) -> set[str]:
-    parts = urlsplit(f"//{authority}")
-    hostname = parts.hostname or ""
+def _spellings(authority: str, scheme: str, setting: str) -> set[str]:
+    try:
+        parts = urlsplit(f"//{authority}")
+        hostname, port = parts.hostname or "", parts.port
+    except ValueError:
+        hostname, port = "", None
     name = f"[{hostname}]" if ":" in hostname else hostname
     # Spelled again from its parts it must be what it was: no user, no path, no space, nothing that a Host can't be.
-    spelled = name if parts.port is None else f"{name}:{parts.port}"
+    spelled = name if port is None else f"{name}:{port}"
     if not hostname or spelled != authority.lower() or not set(hostname) <= HOST_CHARACTERS:
-        raise ValueError(f"not an authority: {authority!r}")
+        raise ValueError(f"{setting}: not an authority: {authority!r}")
     default = DEFAULT_PORTS.get(scheme)
-    port = parts.port or default
+    port = port or default
     if port != default:
         return {f"{name}:{port}"}
     return {name, f"{name}:", f"{name}:{port}"}
@@ -47,7 +50,8 @@ def _spellings(authority: str, scheme: str) -> set[str]:
 def origin_of(public_url: str) -> str:
     """The origin as a browser writes it: without the default port of its scheme."""
     parts = urlsplit(public_url)
-    return f"{parts.scheme}://{min(_spellings(parts.netloc, parts.scheme), key=len)}"
+    shortest = min(_spellings(parts.netloc, parts.scheme, "public_url"), key=len)
+    return f"{parts.scheme}://{shortest}"
 
 
 def cors_headers(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:

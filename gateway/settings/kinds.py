@@ -107,6 +107,9 @@ def as_written(value: Any) -> Any:
 
 SecureUrl = Annotated[str, AfterValidator(_https_or_loopback), Field(json_schema_extra={"pattern": "^https?://."})]
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": "^https?://."})]
+Authority = Annotated[
+    str, Field(json_schema_extra={"pattern": "^([0-9A-Za-z.-]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?$"})
+]
 Origin = Annotated[
     str, AfterValidator(_origin), Field(json_schema_extra={"pattern": "^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+$"})
 ]

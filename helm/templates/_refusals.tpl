@@ -40,6 +40,9 @@ config.{{ $group }}.host: {{ (get $config $group).host }} can't be reached from 
 config.identity: an issuer is configured twice
 {{- end }}
 {{- $known = append $known .issuer }}
+{{- if contains "|" .issuer }}
+config.identity.issuers: issuer must hold no |: approvers and records write ISSUER|SUBJECT
+{{- end }}
 {{- if and (hasPrefix "http:" .issuer) (not (include "ostiary.isLoopback" .issuer)) }}
 config.identity.issuers: {{ .issuer }}: must be https:// (plain http:// is accepted on loopback only)
 {{- end }}
@@ -65,6 +68,11 @@ config.identity.issuers: {{ .jwks_uri }}: must be https:// (plain http:// is acc
 {{- if eq (empty .url) (empty .url_env) }}
 config.approvals.webhooks: give either url or url_env
 {{- end }}
+{{- if and .url (not (regexMatch "^https?://." .url)) }}
+config.approvals.webhooks: {{ .url }}: the URL of a webhook is http or https
+{{- else if and (hasPrefix "http:" (default "" .url)) (not (include "ostiary.isLoopback" .url)) }}
+config.approvals.webhooks: {{ .url }}: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
 {{- end }}
 {{- $paths := dict }}
 {{- range $name, $server := $config.servers }}
@@ -87,6 +95,12 @@ config.servers.{{ $name }}.tls: cert and key go together
 {{- end }}
 {{- if and $server.forward_identity (gt (float64 (dig "load" "queue_s" 1.0 $server)) 30.0) }}
 config.servers.{{ $name }}: load.queue_s: at most 30 with forward_identity, which is good for 60 s
+{{- end }}
+{{- if regexMatch "(?i)^(host|content-length|transfer-encoding|connection|content-type|accept|accept-encoding|te)$" (default "" (default dict $server.credentials).header) }}
+config.servers.{{ $name }}.credentials.header: the credential's header is not one that can carry it
+{{- end }}
+{{- if and (regexMatch "^[A-Za-z0-9][A-Za-z0-9.-]*/[A-Za-z0-9._-]+@[^@/]+$" (default "" (default dict $server.registry).record)) (not (dig "registry" "url" "" $config)) }}
+config.servers.{{ $name }}.registry.record: is one of a registry, and registry.url is not set
 {{- end }}
 {{- range $server.replicas }}
 {{- if regexMatch "^(169[.]254[.]|0[.]0[.]0[.]0$|metadata([.]google[.]internal|[.]goog)?[.]?$|instance-data[.]?$)" (urlParse .).hostname }}
@@ -206,6 +220,11 @@ config.budgets.store: memory is one worker's: {{ $most }} replicas of {{ int $va
 {{- if and (or $audit.database $audit.database_env) (or $audit.rotate_bytes $audit.rotate_s $audit.keep_s) }}
 config.audit.rotate_bytes, rotate_s and keep_s are for files: a database rotates nothing
 {{- end }}
+{{- range $setting, $least := dict "rotate_bytes" 65536 "rotate_s" 60 }}
+{{- if and (get $audit $setting) (lt (float64 (get $audit $setting)) (float64 $least)) }}
+config.audit.{{ $setting }}: must be 0 (never) or at least {{ $least }}
+{{- end }}
+{{- end }}
 {{- if and $audit.keep_s (or (not $audit.checkpoints) (not (or $audit.rotate_bytes $audit.rotate_s))) }}
 config.audit.keep_s: only rotated files whose end a checkpoint holds go: set up both, or leave it
 {{- end }}
@@ -247,6 +266,23 @@ config.approvals.migrate: the owner's credentials are the migrations' alone: fal
 {{- $values := .root.Values -}}
 {{- $policy := $config.policy }}
 {{- $url := default "" $policy.url }}
+{{- with $policy.shadow }}
+{{- $next := default "" .url }}
+{{- if eq (empty .path) (empty .url) }}
+config.policy.shadow: either path or url says where the candidate is
+{{- else if and (empty .url) (or .token_env (kindIs "map" .tls)) }}
+config.policy.shadow: token_env and tls are for a candidate at a url
+{{- end }}
+{{- if and (hasPrefix "http:" $next) (not (include "ostiary.isLoopback" $next)) }}
+config.policy.shadow.url: must be https:// (plain http:// is accepted on loopback only)
+{{- end }}
+{{- if not (has (urlParse $next).path (list "" "/")) }}
+config.policy.shadow.url: must have no path: the decision's is always the same
+{{- end }}
+{{- end }}
+{{- if not (has (urlParse $url).path (list "" "/")) }}
+config.policy.url: must have no path: the decision's is always the same
+{{- end }}
 {{- $tls := default dict $policy.tls }}
 {{- if ne (empty $tls.cert) (empty $tls.key) }}
 config.policy.tls: cert and key go together

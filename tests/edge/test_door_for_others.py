@@ -256,11 +256,22 @@ def test_accepted_hosts_are_laid_out(
 
 
 @pytest.mark.parametrize(
-    "entry", ["", "http://gw.example", "gw.example/x", "a@gw.example", "gw example", " gw.example", "gw:x"]
+    "entry",
+    [
+        "",
+        "http://gw.example",
+        "gw.example/x",
+        "a@gw.example",
+        "gw example",
+        " gw.example",
+        "gw:x",
+        "[::1",
+        "gw:70000",
+    ],
 )
 def test_a_host_entry_that_is_no_authority_is_an_error(entry: str) -> None:
-    """A name that could never be met is found at start."""
-    with pytest.raises(ValueError):  # noqa: PT011 - urlsplit has its own words for some
+    """A name that could never be met is found at start, and told with its setting."""
+    with pytest.raises(ValueError, match=r"^allowed_hosts: not an authority: "):
         accepted_hosts("https://gw.example", "127.0.0.1", 1, [entry])
 
 

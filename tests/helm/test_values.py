@@ -34,6 +34,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "path-with-dots": ({"config": {"servers": {"notes": {"path": "/a/../b"}}}}, "path"),
     "path-that-ends-in-dots": ({"config": {"servers": {"notes": {"path": "/a/.."}}}}, "path"),
     "path-with-nothing": ({"config": {"servers": {"notes": {"path": "/a//b"}}}}, "path"),
+    "host-with-a-scheme": ({"config": {"allowed_hosts": ["http://x"]}}, "allowed_hosts"),
     "every-origin": ({"config": {"servers": {"notes": {"allowed_origins": ["*"]}}}}, "allowed_origins"),
     "prefix-of-nothing": ({"config": {"servers": {"notes": {"resources": {"allow": ["x"]}}}}}, "allow"),
     "method-that-is-not-served": ({"config": {"servers": {"notes": {"methods": ["tasks/list"]}}}}, "methods"),
