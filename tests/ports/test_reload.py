@@ -35,13 +35,14 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(num
 if "resigns" in text and not (os.path.exists(text.split()[1]) and os.unlink(text.split()[1]) is None):
     os.write(fd, b'{"why":"limits: made to fail"}\\n')
     sys.exit(3)
-said = {"ready": "mute" not in text, "missing": ["keys"] if "mute" in text else [], "degraded": [], "gauges": {}}
+said = {"missing": ["keys"] if "mute" in text else [], "degraded": [], "gauges": {}}
 while True:
+    said["ready"] = "mute" not in text and ("shy" not in text or os.path.exists(text.split()[3]))
     os.write(fd, json.dumps({**said, "revision": option["--seat"], "configuration": text}).encode() + b"\\n")
     time.sleep(0.1)
 """
 """`resigns FILE`: only whoever finds FILE, and takes it away, gets ready.
-`lingers FILE`: has work until it is there."""
+`lingers FILE`: has work until it is there. `… … shy FILE`: gets ready once it is there."""
 
 JUDGE = """
 import json, os, sys, time
@@ -217,14 +218,16 @@ async def test_a_worker_that_dies_meanwhile_is_replaced_with_what_its_slot_runs_
     monkeypatch.setattr(crew, "BACKOFF_S", (0.0,))
     async with running(tmp_path) as (house, file):
         victim = house.roster.workers[slot].pid
-        go = tmp_path / "go"
-        hang_up(file, f"slow {go}")
+        go, ready = tmp_path / "go", tmp_path / "ready"
+        coming = f"slow {go} shy {ready}"
+        hang_up(file, coming)
         await eventually("judging", lambda: house.roster.configuration.state == "judging")
         go.touch()
         await eventually("a successor comes", lambda: house.roster.configuration.state == "rolling")
         os.kill(victim, signal.SIGKILL)
+        ready.touch()  # not before: whom it follows would be gone already
         await ended(house, "taken")
-        await eventually("both changed", lambda: texts(house) == [f"slow {go}"] * 2)
+        await eventually("both changed", lambda: texts(house) == [coming] * 2)
 
 
 async def test_a_successor_that_dies_is_replaced_while_its_predecessor_has_work(
