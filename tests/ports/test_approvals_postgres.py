@@ -305,6 +305,8 @@ async def test_the_limit_of_tickets_is_exact_over_replicas(server: Postgres) -> 
 async def test_a_deadlock_that_the_server_ends_is_nobodys_fault(server: Postgres) -> None:
     """The transaction that was rolled back is done once more: it had done nothing but in the database."""
     url = server.create()
+    # Else the server looks for deadlocks after a second, which is half of what a store may take.
+    server.sql(f"ALTER DATABASE \"{url.rpartition('/')[2]}\" SET deadlock_timeout = '50ms'")
     async with bench(url) as one, bench(url, clock=one.clock) as other:
         ids = [await one.approved(effect({"n": number})) for number in range(2)]
         both = asyncio.Barrier(2)
