@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtensionOID
@@ -159,19 +160,18 @@ def _judge_own(files: Files, texts: dict[str, bytes]) -> x509.Certificate:
     assert files.cert is not None  # noqa: S101 - see `load`
     assert files.key is not None  # noqa: S101 - the settings hold both or neither
     shown = _certificates(cert_setting, files.cert, texts[cert_setting])[0]
-    mode = files.key.stat().st_mode
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise WireRefused(
-            f"{key_setting}: {files.key}: everybody may read or change it (mode {mode & 0o777:04o}) -> chmod o-rw"
-        )
     try:
         key = load_pem_private_key(texts[key_setting], password=None)
     except TypeError:
         raise WireRefused(f"{key_setting}: {files.key}: has a passphrase, which nobody is there to type") from None
-    except (ValueError, ArithmeticError) as error:
+    except (ValueError, ArithmeticError, UnsupportedAlgorithm) as error:
         raise WireRefused(f"{key_setting}: {files.key}: not a private key in PEM ({type(error).__name__})") from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if key.public_key().public_bytes(*form) != shown.public_key().public_bytes(*form):
+    try:
+        public = shown.public_key().public_bytes(*form)
+    except (ValueError, UnsupportedAlgorithm):
+        raise WireRefused(f"{cert_setting}: {files.cert}: its key is of no kind that is known here") from None
+    if key.public_key().public_bytes(*form) != public:
         raise WireRefused(f"{key_setting}: {files.key}: is not the key of the certificate in {files.cert}")
     now = datetime.now(UTC)
     if shown.not_valid_after_utc <= now:
@@ -191,7 +191,7 @@ def _certificates(setting: str, file: Path, text: bytes) -> list[x509.Certificat
 def _names(certificate: x509.Certificate) -> tuple[str, ...]:
     try:
         found = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return ()
     assert isinstance(found, x509.SubjectAlternativeName)  # noqa: S101 - by its OID
     return (
@@ -204,13 +204,19 @@ def _read(setting: str, file: Path) -> bytes:
     try:
         # A pipe without a writer would be waited for.
         with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            mode = os.fstat(stream.fileno()).st_mode
+            if not stat.S_ISREG(mode):
                 raise WireRefused(f"{setting}: {file}: is not a file")
             text = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise WireRefused(f"{setting}: {file}: {error.strerror}") from None
     if len(text) > MOST_BYTES:
         raise WireRefused(f"{setting}: {file}: is larger than {MOST_BYTES} bytes")
+    # Of what was read: the file that has this name now may be another one, or none.
+    if setting.endswith(".key") and mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise WireRefused(
+            f"{setting}: {file}: everybody may read or change it (mode {mode & 0o777:04o}) -> chmod o-rw"
+        )
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import ssl
@@ -70,6 +71,15 @@ def path(name: str, do: Callable[[Path], Any]) -> Callable[[Files], None]:
     return spoil
 
 
+def of_unknown_kind(file: Path) -> None:
+    """The file's PEM with another algorithm in place of the elliptic curves' (1.2.840.10045.2.1)."""
+    head, *lines, foot = file.read_text().splitlines()
+    known, unknown = bytes.fromhex("06072a8648ce3d0201"), bytes.fromhex("06072a8648ce3d0277")
+    der = base64.b64decode("".join(lines))
+    assert known in der
+    file.write_text("\n".join([head, base64.b64encode(der.replace(known, unknown)).decode(), foot, ""]))
+
+
 def as_pipe(file: Path) -> None:
     """A pipe that nobody writes to."""
     file.unlink()
@@ -93,6 +103,8 @@ SPOILT: Mapping[str, tuple[Callable[[Files], None], str]] = {
     "huge": (path("cert", lambda f: f.write_bytes(b" " * ((1 << 20) + 1))), r"\.cert: \S+: is larger than"),
     "readable by everybody": (path("key", lambda f: f.chmod(0o644)), r"\.key: \S+: everybody may read .*0644"),
     "writable by everybody": (path("key", lambda f: f.chmod(0o602)), r"\.key: \S+: everybody may read or change"),
+    "a key of no known kind": (path("key", of_unknown_kind), r"\.key: \S+: not a private key in PEM"),
+    "a certificate of no known kind": (path("cert", of_unknown_kind), r"\.cert: \S+: its key is of no kind"),
     "a passphrase": (encrypted, r"\.key: \S+: has a passphrase"),
     "another's key": (other_key, r"\.key: \S+: is not the key of the certificate in \S+own\.pem"),
     "expired": (another(begins_s=-9000, lives_s=-60), r"\.cert: \S+: has expired on 20"),
@@ -155,7 +167,10 @@ async def test_a_replaced_pair_is_taken_without_a_restart(tmp_path: Path, monkey
     assert told.counted == [True]
 
 
-@pytest.mark.parametrize("spoilt", ["another's key", "expired", "no key's file", "readable by everybody"])
+@pytest.mark.parametrize(
+    "spoilt",
+    ["another's key", "expired", "no key's file", "readable by everybody", "a certificate of no known kind"],
+)
 async def test_a_bad_pair_changes_nothing_and_is_told(
     spoilt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
