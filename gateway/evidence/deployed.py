@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import distributions, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from gateway.audit.place import Place
 from gateway.config import Settings
+from gateway.evidence.scrubbing import SHORTEST
 from gateway.evidence.site import Plan, Published, ostiary
 from gateway.evidence.versions import dependencies_of
 from gateway.evidence.wire import REVISION
 
 MOST_LOG = 16 << 20
 """Bytes of the log that are kept."""
+
+_LINE_OF_PEM: Final = re.compile(rf"^[A-Za-z0-9+/=]{{{SHORTEST},}}(?=\s*$)", re.MULTILINE)
 
 
 async def facts_of(settings: Settings, config: Path, place: Place, *, demo: bool) -> dict[str, Any]:
@@ -42,15 +47,37 @@ async def facts_of(settings: Settings, config: Path, place: Place, *, demo: bool
 
 
 def secrets_of(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Each secret that the configuration names and this environment has, and passwords in it: (name, value)."""
+    """Each secret that the configuration names and that is to be had here, and passwords in it: (name, value).
+
+    In variables, and in files of keys that may be read.
+    """
     told = settings.model_dump()
     for url in _texts(told):
         if "://" in url and (password := _password(url)):
             yield "a password of the configuration", password
-    for variable in sorted(set(_variables(told))):
-        for value in os.environ.get(variable, "").split(","):
-            if value:
-                yield variable, value.rpartition(" ")[2]  # of a whole header what follows the scheme
+    for setting, variable in sorted(set(_variables(told))):
+        for value in _values(setting, os.environ.get(variable, "")):
+            yield variable, value
+    for file in sorted(set(_keys(told))):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            for value in _LINE_OF_PEM.findall(file.read_text("ascii") if file.is_file() else ""):
+                yield f"the key {file.name}", value
+
+
+def _values(setting: str, text: str) -> Iterator[str]:
+    """What of a variable's text is looked for: each secret in it, without what stands around it."""
+    if "-----BEGIN" in text:
+        yield from _LINE_OF_PEM.findall(text)
+        return
+    if "://" in text:
+        yield text
+        if password := _password(text):
+            yield password
+        return
+    for part in text.split(","):
+        value = part.partition("=")[2] if setting == "headers_env" else part
+        if value := value.rpartition(" ")[2]:  # of a whole header what follows the scheme
+            yield value
 
 
 def published_of(settings: Settings, config: Path, plan: Plan) -> Published | None:
@@ -88,15 +115,28 @@ def _texts(told: Any) -> Iterator[str]:
             yield from _texts(value)
 
 
-def _variables(told: Any) -> Iterator[str]:
+def _variables(told: Any) -> Iterator[tuple[str, str]]:
+    """(setting, variable) of each setting that names one."""
     if isinstance(told, Mapping):
         for name, value in told.items():
             if str(name).endswith("_env") and isinstance(value, str) and value:
-                yield value
+                yield str(name), value
             yield from _variables(value)
     elif isinstance(told, Sequence) and not isinstance(told, str):
         for value in told:
             yield from _variables(value)
+
+
+def _keys(told: Any) -> Iterator[Path]:
+    """The files of private keys."""
+    if isinstance(told, Mapping):
+        for name, value in told.items():
+            if name == "key" and isinstance(value, Path):
+                yield value
+            yield from _keys(value)
+    elif isinstance(told, Sequence) and not isinstance(told, str):
+        for value in told:
+            yield from _keys(value)
 
 
 def log_from(path: Path | None) -> Callable[[], bytes]:

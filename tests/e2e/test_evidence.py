@@ -21,6 +21,8 @@ import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gateway.audit.checkpoints import SigningKey, read_verify_key
 from gateway.cli import main
@@ -572,6 +574,39 @@ def test_the_plan_is_looked_for_beside_the_configuration(tmp_path: Path) -> None
         done = CliRunner().invoke(main, words)
         assert (done.exit_code, why in done.stderr) == (2, True), done.output
         assert f"{tmp_path}/evidence.yaml" in done.stderr
+
+
+def test_a_secret_is_looked_for_without_what_is_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a database's URL the password alone, of a header its value, of a key in PEM each line, in a file as well."""
+    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    key, shown = (Ed25519PrivateKey.generate().private_bytes(*form).decode() for _ in range(2))
+    (tmp_path / "own.key").write_text(shown)
+    password, value = "of-the-database-9", "of-the-receiver-9"
+    secrets = {
+        "EVIDENCE_DB": (f"postgresql://ostiary:{password}@127.0.0.1/approvals", password),
+        "EVIDENCE_HEADERS": (f"X-Api-Key={value},X-Other=Bearer other-{value}", value),
+        "EVIDENCE_KEY": (key, key.splitlines()[1]),
+        "the key own.key": ("", shown.splitlines()[1]),
+    }
+    for variable, (text, _) in secrets.items():
+        if text:
+            monkeypatch.setenv(variable, text)
+    config = write_config(
+        tmp_path, Issuer("https://idp.example.com"), {"files": ["https://127.0.0.1:1/mcp"]}, port=1, admin_port=2,
+        settings={
+            "forward_identity": {"key_env": "EVIDENCE_KEY"}, "tls": {"cert": "own.pem", "key": "own.key"},
+        },
+        approvals={"database_env": "EVIDENCE_DB"},
+        telemetry={"traces": {"endpoint": "https://traces.example.com/v1/traces", "headers_env": "EVIDENCE_HEADERS"}},
+    )  # fmt: skip
+    scrubber = Scrubber()
+    for name, found in secrets_of(load_settings(config)):
+        if name in secrets:
+            scrubber.know(name, found)
+    for variable, (_, alone) in secrets.items():
+        assert scrubber.found(f"before {alone} after".encode()) == [variable]
+        assert alone not in scrubber.clean(f"before {alone} after")
+    assert scrubber.found(b"-----BEGIN PRIVATE KEY-----") == []
 
 
 def test_a_tokens_signature_alone_is_a_secret() -> None:
