@@ -132,7 +132,7 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
         if passage.tool is not None and passage.tool.bindings:
             params = mirror_anew(passage.tool.bindings, call.arguments, params)
     headers = _outgoing(call, tasks) + params + trace
-    again = is_repeatable(received.server, call, passage.tool, gated=use is not None)
+    again = is_repeatable(received.server, call, passage.tool, once=use is not None or bool(passage.key))
     return Admitted(passage.decision_id, received.server, identity, call, body, headers, use, tasks, again)
 
 

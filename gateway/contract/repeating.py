@@ -2,7 +2,8 @@
 
 A `tools/call` is one of them only where two say so: the tool's own definition, in the version that somebody accepted
 (`idempotentHint`; a server may write anything there, and change it), and the configuration, by the tool's name. A
-call that runs under an approval, a grant's included, is never repeated: its use is of one execution.
+call that runs under an approval, a grant's included, is never repeated: its use is of one execution. Nor is one under
+an idempotency key: that it is sent once is what its caller was promised.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ REPEATABLE: Final = frozenset(
 """Discovery, lists and reads: the revision has them change nothing at their server."""
 
 
-def is_repeatable(server: Server, call: Call, tool: Tool | None, *, gated: bool) -> bool:
+def is_repeatable(server: Server, call: Call, tool: Tool | None, *, once: bool) -> bool:
     """Whether another attempt may follow one that may have reached its server.
 
-    `gated`: the call consumed a use of an approval, or goes on under one. A call that goes on with an earlier one
-    (answers, a state) is not repeatable either: its server may take a state once.
+    `once`: the call consumed a use of an approval, goes on under one, or has an idempotency key. A call that goes on
+    with an earlier one (answers, a state) is not repeatable either: its server may take a state once.
     """
-    if gated or call.goes_on or call.envelope.id is None:
+    if once or call.goes_on or call.envelope.id is None:
         return False
     if call.kind != "tool":
         return call.method in REPEATABLE

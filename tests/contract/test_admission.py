@@ -363,6 +363,17 @@ def test_no_call_under_an_approval_is_repeatable() -> None:
         assert admit(passage).repeatable is (use is None)
 
 
+def test_no_call_under_an_idempotency_key_is_repeatable() -> None:
+    """UPS-08: a key never permits a second sending, not by the gateway itself either."""
+    for key in ("", "k-1"):
+        passage = walked()
+        assert passage.received is not None
+        server = replace(SERVER, idempotent_tools=frozenset({"read_file"}))
+        passage.server, passage.received, passage.key = server, replace(passage.received, server=server), key
+        passage.tool = replace(TOOL, annotations={"idempotentHint": True}, pinned=True)
+        assert admit(passage).repeatable is (not key)
+
+
 def test_an_approval_never_admits_what_can_not_wait_for_one() -> None:
     """`approve` outside calls, prompts and resources is no admission."""
     with pytest.raises(RoomSkipped):

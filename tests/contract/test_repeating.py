@@ -20,7 +20,7 @@ READS = {
 
 
 def ask(call: Call, server: Server = AGREED, tool: Tool | None = TOOL, *, gated: bool = False) -> bool:
-    return is_repeatable(server, call, tool, gated=gated)
+    return is_repeatable(server, call, tool, once=gated)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
