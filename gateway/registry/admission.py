@@ -54,14 +54,19 @@ class Proposal:
 
     @property
     def warning(self) -> str:
-        """What nobody who publishes does to a version: it is published once, and newer ones follow. Else empty."""
+        """Why to look twice, else empty: what nobody who publishes does to a version (it is published once, and newer
+        ones follow), or that the server would be asked elsewhere, with its credentials.
+        """
         if self.state != "changed" or self.before is None or self.now is None:
             return ""
         then, now = self.before.version, self.now.version
         if then == now:
             same = digest_definition(self.now.document) == self.before.digest
             return "" if same else "the same version with other contents: a version is published once"
-        return f"older than {then}, which was admitted" if _is_older(now, then) else ""
+        if _is_older(now, then):
+            return f"older than {then}, which was admitted"
+        stays = set(urls_of(self.before.record)) <= set(urls_of(self.now.document))
+        return "" if stays else "a remote is gone: calls and the credentials of the server may go to another one"
 
     def _now(self) -> tuple[str, str]:
         return ("", "") if self.now is None else (digest_definition(self.now.document), self.now.status)

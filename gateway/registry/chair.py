@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Chair:
-    """One worker's try at it. A file that can't be made keeps nobody from checking: then each worker does."""
+    """One worker's try at it. Where no file can be made or locked nobody is kept from checking: each worker does."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -29,9 +29,13 @@ class Chair:
             return True
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(held)
             return False
+        except OSError:  # the file system knows no locks
+            os.close(held)
+            self.mine = True
+            return True
         self._held, self.mine = held, True
         return True
 

@@ -104,7 +104,8 @@ class Examiner:
             live = await ask_live(self.upstream, self.catalog, subject.server, subject.replicas)
         except UpstreamFault as fault:
             raise NotChecked(f"the server could not be asked: {fault.detail}") from None
-        return Examined(found, live, accepted, compare(found, live, accepted))
+        # A server's list may be large, and all of it another one: beside the loop.
+        return Examined(found, live, accepted, await asyncio.to_thread(compare, found, live, accepted))
 
     def _pins(self, subject: Subject) -> Mapping[str, Pin] | None:
         """The accepted definitions of a server that is held to them."""
@@ -184,6 +185,7 @@ class RegistryWatch:
         try:
             async with asyncio.timeout(WITHIN_S):
                 found = (await self.examiner.examine(subject)).comparison
+                seen = await asyncio.to_thread(lambda: found.seen)
         except (NotChecked, TimeoutError) as error:
             self.count(name, "failed")
             why = printable(str(error) or f"took more than {WITHIN_S:.0f} s", 1024)
@@ -192,9 +194,9 @@ class RegistryWatch:
         self.count(name, "drift" if found.found else "same")
         standing = self._standings[name]
         before, standing.count, standing.since = standing.count, len(found.found), self.clock()
-        if found.seen == standing.seen:
+        if seen == standing.seen:
             return
-        standing.seen = found.seen
+        standing.seen = seen
         if not found.found and not before:
             return
         facts = facts_of(found)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
+import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -16,14 +20,17 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.registry import watching
 from gateway.registry.admission import look
 from gateway.registry.asking import ClientLimits, RegistryFault, RegistryInvalid, RegistryRefused, RegistryUnavailable
 from gateway.registry.chair import Chair
 from gateway.registry.client import RegistryClient, fetch_record
+from gateway.registry.drift import Comparison, compare
 from gateway.registry.listing import Entry, Unreadable, newest, read_page
 from gateway.registry.sources import NoRecord, Sources
 from tests.support.ports import free_port
 from tests.support.registry import OFFICIAL, PrivateRegistry, private_registry, record, told
+from tests.support.upstream import SERVER
 
 LIMITS = ClientLimits(pages=5, entries=8, page_bytes=20_000, all_bytes=60_000, answer_s=2.0, all_s=6.0)
 
@@ -292,3 +299,53 @@ def test_one_of_a_hosts_workers_checks_and_another_takes_over(tmp_path: Path) ->
     one.leave()
     nowhere = [Chair(tmp_path / "absent" / "x") for _ in range(2)]
     assert [chair.take() for chair in nowhere] == [True, True]
+
+
+def test_where_no_file_can_be_locked_each_worker_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks is nobody else in the chair: else no one would check, and nothing would tell."""
+
+    def no_locks(_fd: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    one, other = Chair(tmp_path / "x"), Chair(tmp_path / "x")
+    assert [one.take(), other.take(), one.mine, other.mine] == [True, True, True, True]
+
+
+async def test_a_comparison_is_made_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server lists may take a second to compare and to digest: nobody's call waits for it."""
+    threads: list[int] = []
+
+    def compare_here(*sides: Any) -> Comparison:
+        threads.append(threading.get_ident())
+        return compare(*sides)
+
+    def seen_here(_: Comparison) -> str:
+        threads.append(threading.get_ident())
+        return "another"
+
+    class Says:
+        """A server that says nothing of itself."""
+
+        async def inquire(self, *_: object) -> dict[str, Any]:
+            """`server/discover`."""
+            return {"capabilities": {}}
+
+    monkeypatch.setattr(watching, "compare", compare_here)
+    monkeypatch.setattr(Comparison, "seen", property(seen_here))
+    file = tmp_path / "server.json"
+    file.write_text(json.dumps(record()))
+    subject = watching.Subject(SERVER, (), str(file), file, pinned=False)
+    acts: list[str] = []
+    watch = watching.RegistryWatch(
+        [subject],
+        watching.Examiner(cast("Any", Says()), cast("Any", None), Sources(), tmp_path / "pins.json"),
+        Chair(tmp_path / "chair"),
+        60.0,
+        lambda act, _: acts.append(act),
+        lambda *_: None,
+    )
+    await watch.check(subject)
+    assert acts == ["registry_drift"]
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads

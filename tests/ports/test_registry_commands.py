@@ -166,6 +166,17 @@ def test_an_older_version_is_marked(config: Path, registry: PrivateRegistry, ver
     assert ("LOOK TWICE: older than 1.10.0, which was admitted" in shown.stdout) is marked
 
 
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_record_that_leads_elsewhere_is_marked(config: Path, registry: PrivateRegistry, marked: bool) -> None:
+    """Credentials in a stanza stay: whoever admits a new version sees that they would go to another address."""
+    registry.put(at())
+    assert admit(config, WEATHER).exit_code == 0
+    registry.put(at("http://127.0.0.1:6666/mcp", version="1.1.0") if marked else at(version="1.1.0"))
+    shown = ostiary("import", "--config", config, WEATHER)
+    assert f"{WEATHER} (1.1.0): changed" in shown.stdout
+    assert ("LOOK TWICE: a remote is gone" in shown.stdout) is marked
+
+
 def test_who_dies_in_the_middle_leaves_nothing_served(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two files nothing starts, naming what nobody admitted; the same acceptance again puts it right."""
     put_in_place = files.put_in_place
