@@ -19,7 +19,7 @@ import uvicorn
 
 from gateway.contract.refusals import Refusal, Refused
 from gateway.door.connection import OnRefused, Peer, render_refusal
-from gateway.serving.admin import QuietServer
+from gateway.door.quiet import QuietServer
 
 HANDSHAKE_S: Final = 5.0
 """From the connection to the end of its handshake; its head has time of its own after that."""

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, exposition, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.door.quiet import QuietServer
 from gateway.serving.roster import Roster, Worker
 
 Scope = MutableMapping[str, Any]
@@ -84,15 +85,6 @@ GAUGES: Mapping[str, Shown] = {
     "certificate_expires_seconds": Shown("Until the certificate that is shown expires.", min, "setting"),
     "upstream_sessions": Shown("Sessions at servers of earlier revisions.", sum, "server"),
 }
-
-
-class QuietServer(uvicorn.Server):
-    """uvicorn without its own signal handlers: the supervisor and the worker each have one place for signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the process's handlers alone."""
-        yield
 
 
 class WorkforceCollector:

@@ -22,9 +22,9 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.door.connection import Peer, server_options
 from gateway.door.framing import DoorLimits
+from gateway.door.quiet import QuietServer
 from gateway.door.threshold import Secured, make_server
 from gateway.edge import Edge
-from gateway.serving.admin import QuietServer
 
 MAIN = Server(
     name="main",

@@ -28,7 +28,7 @@ import uvloop
 
 from gateway.door.connection import server_options
 from gateway.door.framing import DoorLimits
-from gateway.serving.admin import QuietServer
+from gateway.door.quiet import QuietServer
 from tests.edge.door import BODY, _serve, head, post
 from tests.edge.rows import ROWS, Row
 from tests.support.http_raw import Address, Answer, RawClient
