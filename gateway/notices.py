@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from gateway.beside import tell_if_broken
 from gateway.contract.discovery import announces
 from gateway.contract.passage import Server
 from gateway.contract.stream import ResponseStream, StreamLimits
@@ -67,7 +68,7 @@ class Notices:
         """Hear what this server has to tell from now on. Does nothing where that is under way."""
         if server.name not in self._tasks:
             task = asyncio.create_task(self._attend(server), name=f"notices {server.name}")
-            task.add_done_callback(_say_if_it_broke)
+            task.add_done_callback(tell_if_broken("notices"))
             self._tasks[server.name] = task
 
     def heard(self) -> dict[str, float]:
@@ -148,8 +149,3 @@ class Notices:
         self.told(server.name, method)
         if self.expire(server, method):
             structlog.get_logger("notices").info("list_changed", server=server.name, method=method)
-
-
-def _say_if_it_broke(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        structlog.get_logger("notices").error("task_broke", task=task.get_name(), exc_info=error)

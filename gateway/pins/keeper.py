@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from gateway.beside import tell_if_broken
 from gateway.contract.passage import Tool
 from gateway.contract.pins import Mode, PinsUnreadable, State, read_pins
 from gateway.contract.redaction import printable
@@ -81,11 +82,7 @@ class Pins:
         else:
             self._take(*found)
         self._looking = asyncio.create_task(self._look_after(self._file), name="pins")
-        self._looking.add_done_callback(self._say_if_it_broke)
-
-    def _say_if_it_broke(self, looking: asyncio.Task[None]) -> None:
-        if not looking.cancelled() and (error := looking.exception()) is not None:
-            self._log.error("task_broke", task=looking.get_name(), exc_info=error)
+        self._looking.add_done_callback(tell_if_broken("pins"))
 
     async def close(self) -> None:
         """Look no more."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 
+from gateway.beside import tell_if_broken
 from gateway.catalog import Catalog
 from gateway.contract.passage import Server
 from gateway.contract.pins import Pin, PinsUnreadable, read_pins
@@ -148,7 +149,7 @@ class RegistryWatch:
         """Begin; the check itself is made by the one worker that has the chair."""
         if self.subjects:
             self._task = asyncio.create_task(self._look_after(), name="registry")
-            self._task.add_done_callback(_say_if_it_broke)
+            self._task.add_done_callback(tell_if_broken("registry"))
 
     async def close(self) -> None:
         """Stop."""
@@ -216,8 +217,3 @@ def facts_of(found: Comparison) -> dict[str, Any]:
         "count": len(found.found),
         "differences": [[one.aspect, printable(one.at, 128)] for one in found.found[:MOST]],
     }
-
-
-def _say_if_it_broke(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        structlog.get_logger("registry").error("task_broke", task=task.get_name(), exc_info=error)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from gateway.beside import tell_if_broken
 from gateway.wires.pem import Files, Material, Stamp, WireRefused, load
 
 LOOK_EVERY_S: Final = 1.0
@@ -100,11 +101,7 @@ class Wires:
             await asyncio.to_thread(wire.open)
         if self._wires:
             self._looking = asyncio.create_task(self._look_on(), name="wires")
-            self._looking.add_done_callback(self._say_if_it_broke)
-
-    def _say_if_it_broke(self, looking: asyncio.Task[None]) -> None:
-        if not looking.cancelled() and (error := looking.exception()) is not None:
-            self._log.error("task_broke", task=looking.get_name(), exc_info=error)
+            self._looking.add_done_callback(tell_if_broken("wires"))
 
     async def close(self) -> None:
         """Look no more."""
