@@ -38,6 +38,8 @@ def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         b'{"\\u00e9":1,"\xc3\xa9":2}',
         b'{"x":[[{"deep":{"a":1,"b":2,"a":3}}]]}',
         b'{"":1,"":2}',
+        b'{"a":1,"a":1}\n',
+        b' {"a":1,"a":1}',
         b'{"a\\u0000":1,"a\\u0000":2}',
         b'{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":2}',
     ],
@@ -143,6 +145,7 @@ def test_every_value_in_every_spelling_is_read_as_it_was_written(
     """What a writer of strict JSON writes is read, to the same value, in compact, spaced and escaped form."""
     assert read_strictly(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()) == value
     assert read_strictly(orjson.dumps(value)) == value
+    assert read_strictly(b"\r\n\t " + orjson.dumps(value) + b"\n") == value
 
 
 @given(st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()))
