@@ -59,9 +59,9 @@ def read_strictly(text: bytes) -> Any:
 
 
 def _count_brackets(text: bytes) -> int:
-    """The opening brackets of a text, those in strings included. Raises `NotStrict` for more than `MAX_VALUES` values:
-    every value but the first follows one, or a comma; strings are taken out only if it matters.
+    """The opening brackets of a text, in strings or not. Raises `NotStrict` for more than `MAX_VALUES` values.
 
+    Every value but the first follows one, or a comma; strings are taken out only if it matters.
     `translate` looks once at each byte, in less time than one `count` takes.
     """
     if len(text) < 2 * MAX_VALUES:
