@@ -50,7 +50,7 @@ format: $(VENV)/.dev ## Put the sources into form, and the settings into the cha
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/python -m tests.helm.shaping
 
-bench: $(VENV)/.dev ## Throughput and latency beside nginx and a bare proxy, in one run
+bench: $(VENV)/.dev ## Every measured figure beside its aim, in ten minutes; also into .bench/table.md
 	$(BIN)/python -m tests.bench.run
 
 $(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev

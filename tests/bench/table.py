@@ -1,0 +1,117 @@
+"""One row of the benchmark's table, the table, and the command line that every part has.
+
+A part is a module with `measure(options) -> rows` that ends in `part(measure, __doc__)`:
+
+    python -m tests.bench.bench_NAME [--rounds N] [--seconds S] [--spy FILE] [--json FILE]
+
+`make bench` runs the parts one after another and puts their rows into one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured figure: the median of its rounds, beside the aim (`≥ 5000`, `≤ 0.5`; empty: told only)."""
+
+    key: str
+    """What the cost model and the documents call it."""
+    what: str
+    values: tuple[float, ...]
+    unit: str
+    aim: str = ""
+    beside: str = ""
+    """What has to be known to read it: another contender's figure, the disk's own time."""
+
+    @property
+    def figure(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def reached(self) -> float | None:
+        """Figure over aim, or aim over figure where less is better: from 1.0 on the aim is met."""
+        if not self.aim:
+            return None
+        sense, number = self.aim.split()
+        aim = float(number.replace(",", ""))
+        return self.figure / aim if sense == "≥" else aim / self.figure if self.figure else float("inf")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long a part measures, and whether py-spy looks at the worker meanwhile."""
+
+    rounds: int = 3
+    seconds: int = 3
+    spy: Path | None = None
+
+
+def number(value: float) -> str:
+    """Three digits that mean something."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The rows in Markdown."""
+    lines = [
+        "| what | aim | measured | of the aim | lowest to highest round | beside it |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        reached = "–" if row.reached is None else f"{row.reached:.2f}" + (" ✓" if row.reached >= 1 else "")
+        spread = f"{number(min(row.values))} to {number(max(row.values))}" if len(row.values) > 1 else "–"
+        aim = f"{row.aim} {row.unit}" if row.aim else "–"
+        lines.append(
+            f"| {row.what} | {aim} | {number(row.figure)} {row.unit} | {reached} | {spread} | {row.beside} |"
+        )
+    return "\n".join(lines)
+
+
+def about(facts: Mapping[str, str]) -> str:
+    """The machine, as a list."""
+    return "\n".join(f"- {name}: {fact}" for name, fact in facts.items())
+
+
+def kept(file: Path) -> list[Row]:
+    """Rows that a part or a whole run wrote with `--json`."""
+    return [Row(**{**row, "values": tuple(row["values"])}) for row in json.loads(file.read_text())["rows"]]
+
+
+def keep(file: Path, rows: Sequence[Row], **more: Any) -> None:
+    """Write rows for `kept`."""
+    file.write_text(json.dumps({**more, "rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False) + "\n")
+
+
+def lacking(*tools: str) -> str:
+    """What this machine lacks for a part; empty where all is there."""
+    missing = [tool for tool in ("taskset", *tools) if shutil.which(tool) is None]
+    return ", ".join(missing) or ("a second core" if len(os.sched_getaffinity(0)) < 2 else "")
+
+
+def part(measure: Callable[[Options], list[Row]], doc: str | None, *tools: str) -> int:
+    """The command line of a part -> exit code: 0 with its table, 2 where it can't be measured here."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=3, help="of each measurement; whole ones, wrk knows no other")
+    parser.add_argument("--spy", type=Path, help="where py-spy writes what the worker did, for tests.bench.rooms")
+    parser.add_argument("--json", type=Path, help="write the rows there too")
+    given = parser.parse_args()
+    if missing := lacking(*tools):
+        print(f"This can't be measured here: it needs {missing}.")
+        return 2
+    rows = measure(Options(given.rounds, given.seconds, given.spy))
+    print(table(rows), flush=True)
+    if given.json:
+        keep(given.json, rows)
+    return 0
