@@ -259,6 +259,8 @@ class Corridor:
 
     async def turn_away(self, passage: Passage, refused: Refused) -> Reply:
         """The one exit of every refusal: a reply for the caller and a record of why."""
+        # Its frames hold the passage, which holds it: without them it goes as soon as it was told.
+        refused.__traceback__ = refused.__context__ = refused.__cause__ = None
         if not passage.committed:
             self.uncount(passage)
             self.write_off(passage, refused)

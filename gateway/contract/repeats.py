@@ -37,7 +37,7 @@ _KEY: Final = re.compile(rb"[!#-+\--:<-\[\]-~]{1,%d}" % MOST_CHARACTERS)
 
 def read_key(received: Received, call: Call) -> str:
     """The call's idempotency key, `""` where it has none. Raises `Refused(IDEMPOTENCY_KEY_INVALID)`."""
-    found = [value for name, value in received.headers if name == HEADER]
+    found = received.values(HEADER)
     if len(found) > 1:
         raise _invalid("Idempotency-Key header was sent more than once")
     key = ""

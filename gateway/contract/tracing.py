@@ -113,7 +113,8 @@ def trace_context(received: Received, call: Call) -> Lines:
 
     W3C Trace Context, version 00. A `tracestate` belongs to its `traceparent`; baggage stands for itself.
     """
-    return _trace(received, call) + _baggage(received, call)
+    found = _trace(received, call)
+    return found + baggage if (baggage := _baggage(received, call)) else found
 
 
 def _trace(received: Received, call: Call) -> Lines:

@@ -33,6 +33,9 @@ LOOK_EVERY_S = 0.1
 UNACKNOWLEDGED_S = 60.0
 TRIM_EVERY_S = 10.0
 WORTH_BYTES = 8 << 20
+COLLECT_AFTER = (10_000, 10, 10)
+"""Objects made and not freed before the collector looks at them (Python's own: 700, which the requests in flight of
+one moment exceed, so that it looked all the time and found nothing)."""
 _PR_SET_PDEATHSIG = 1
 LEAVE: Mapping[signal.Signals, Callable[[Departure], None]] = {
     signal.SIGTERM: Departure.leave,
@@ -204,6 +207,7 @@ async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
     await house.start()
     # What is there now stays: no later collection goes through it, which would hold the loop for a tenth of a second.
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
     server = house.server()
     config: Any = server.config

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from gateway.audit.port import AuditUnavailable
+from gateway.contract.passage import Passage
 from policies.verdict import Verdict
 from tests.contract.asking import META, TASKS_META, message
 from tests.pipeline.house import ALLOW, APPROVE, DENY, Asked, inner_house, until
@@ -33,6 +34,24 @@ async def test_an_approved_call_runs_once(tmp_path: Path) -> None:
         assert (status, len(house.forwarded)) == (200, 1)
         assert house.moves == ["request", "approve", "claim", "sent", "executed"]
         assert (await house.ticket(ticket))["state"] == "used"
+
+
+@pytest.mark.parametrize("verdict", [ALLOW, DENY])
+async def test_a_request_leaves_nothing_for_the_collector(verdict: Verdict, tmp_path: Path) -> None:
+    """A flood of refusals costs their walk and no collections beside it: what a request holds goes with its end."""
+    async with inner_house(tmp_path, lambda _: verdict) as house:
+        await house.call()
+        gc.collect()
+        gc.disable()
+        try:
+            before = sum(isinstance(thing, Passage) for thing in gc.get_objects())
+            statuses = {(await house.call())[0] for _ in range(3)}
+            await house.corridor.delivery.drain()
+            after = sum(isinstance(thing, Passage) for thing in gc.get_objects())
+        finally:
+            gc.enable()
+        assert statuses == {200 if verdict is ALLOW else 403}
+        assert after == before
 
 
 async def test_a_use_that_is_given_back_is_so_even_if_the_client_goes_away(tmp_path: Path) -> None:
