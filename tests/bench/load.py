@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx
 
 from tests.bench.machine import cores
 from tests.bench.stand import Contender
@@ -84,21 +86,37 @@ def kind_of(pid: int) -> str:
     return "worker" if "worker" in words else "supervisor" if "serve" in words else "process"
 
 
-def script(folder: Path, name: str, body: str = BODY, headers: Mapping[str, str] = HEADERS, token: str = "") -> Path:
-    """A request as a wrk script; `NUMBER` in the body becomes another number each time."""
-    merged = {**headers, "Authorization": f"Bearer {token}"} if token else headers
+def script(
+    folder: Path,
+    name: str,
+    body: str = BODY,
+    headers: Mapping[str, str] = HEADERS,
+    *,
+    token: str | Sequence[str] = (),
+) -> Path:
+    """A request as a wrk script. `NUMBER` in the body becomes another number each time; several tokens take turns."""
+    tokens = [token] if isinstance(token, str) else list(token)
     before, found, after = body.partition("NUMBER")
     text = f"[==[{before}]==] .. number .. [==[{after}]==]" if found else f"[==[{body}]==]"
     lines = ['wrk.method = "POST"']
-    lines += [f'wrk.headers["{key}"] = "{value}"' for key, value in merged.items()]
+    lines += [f'wrk.headers["{key}"] = "{value}"' for key, value in headers.items()]
+    lines += [f'wrk.headers["Authorization"] = "Bearer {only}"' for only in tokens[:1]]
+    lines += ["local bearers = {" + ", ".join(f'"Bearer {each}"' for each in tokens) + "}"]
+    turn = f'wrk.headers["Authorization"] = bearers[number % {len(tokens)} + 1]; ' if len(tokens) > 1 else ""
     lines += [
-        "local threads = 0",
-        'function setup(thread) threads = threads + 1; thread:set("number", threads * 100000000) end',
-        f"function request() number = number + 1; return wrk.format(nil, nil, nil, {text}) end",
+        "local number = 100000000",
+        f"function request() number = number + 1; {turn}return wrk.format(nil, nil, nil, {text}) end",
     ]
     file = folder / f"{name}.lua"
     file.write_text("\n".join(lines))
     return file
+
+
+def ask(url: str, body: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """One request, to see that what is measured is what is meant -> status and body."""
+    with httpx.Client(trust_env=False, timeout=10) as client:
+        answer = client.post(url, content=body, headers=dict(headers))
+        return answer.status_code, answer.content
 
 
 def wrk(url: str, call: Path, connections: int, seconds: int) -> Sample:

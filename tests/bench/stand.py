@@ -48,7 +48,7 @@ class Gateway(Contender):
 
     port: int = 0
     admin: int = 0
-    folder: Path = field(default_factory=Path)
+    log: Path = field(default_factory=Path)
     issuer: Issuer = field(default_factory=Issuer)
 
     def token(self, scope: str = "mcp:use files:read", **claims: Any) -> str:
@@ -118,9 +118,9 @@ class Stand:
         raise TimeoutError(f"nothing listens on port {port}: {child.args!r}")
 
     def upstream(self, *command: str) -> str:
-        """The URL of an upstream on the load's core: the free one, or `command` with `--port PORT` behind it."""
+        """The URL of an upstream on the load's core: the free one (and options), or another command of that shape."""
         port = free_port()
-        chosen = command or (sys.executable, "-m", "tests.support.upstream")
+        chosen = command if command and not command[0].startswith("-") else (*_FREE, *command)
         child = self.spawn(f"upstream-{port}", [*chosen, "--port", str(port)], self.load_core)
         self.until_listening(port, child)
         return f"http://127.0.0.1:{port}/mcp"
@@ -172,8 +172,8 @@ class Stand:
         )  # fmt: skip
         command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--workers", str(workers)]
         child = self.spawn(f"gateway-{port}", command, core, **secrets_for(), **(environment or {}))
-        url = f"http://127.0.0.1:{port}/bench/mcp"
-        gateway = Gateway("**Ostiary**", url, child.pid, port=port, admin=admin, folder=folder, issuer=issuer)
+        url, log = f"http://127.0.0.1:{port}/bench/mcp", self.folder / f"gateway-{port}.log"
+        gateway = Gateway("**Ostiary**", url, child.pid, port=port, admin=admin, log=log, issuer=issuer)
         self._until_ready(gateway, child)
         return gateway
 
@@ -190,6 +190,7 @@ class Stand:
         raise TimeoutError("the gateway did not become ready")
 
 
+_FREE = (sys.executable, "-m", "tests.support.upstream")
 _NGINX = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{ worker_connections 4096; }}

@@ -15,7 +15,7 @@ import ssl
 import struct
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, cast
@@ -237,8 +237,9 @@ class _Free(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self._data = b""
+        self._tools = tools
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -252,25 +253,47 @@ class _Free(asyncio.Protocol):
             if len(self._data) < end + 4 + length:
                 return
             body, self._data = self._data[end + 4 : end + 4 + length], self._data[end + 4 + length :]
-            self.transport.write(http(200, _free_answer(orjson.loads(body))))
+            self.transport.write(http(200, _free_answer(orjson.loads(body), self._tools)))
 
 
-def _free_answer(request: dict[str, object]) -> bytes:
-    cached = {"ttlMs": 60000, "cacheScope": "public"}
+def _free_answer(request: dict[str, object], tools: Sequence[Mapping[str, Any]]) -> bytes:
     if request["method"] == "tools/list":
-        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        tool = {"name": "read_file", "inputSchema": schema, "annotations": {"readOnlyHint": True}}
-        return result_of(request["id"], tools=[tool], **cached)
+        return result_of(request["id"], tools=tools, ttlMs=60000, cacheScope="public")
     return result_of(request["id"], content=[{"type": "text", "text": "x" * 200}])
 
 
-async def serve_free(host: str = "127.0.0.1", port: int = 0) -> asyncio.Server:
+READ_FILE: Mapping[str, Any] = {
+    "name": "read_file",
+    "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
+    "annotations": {"readOnlyHint": True},
+}
+
+
+def many_tools(count: int) -> list[Mapping[str, Any]]:
+    """Tools as large servers describe theirs, `search_0` and so on: some 600 bytes each."""
+    properties = {
+        "query": {"type": "string", "maxLength": 400, "description": "What to look for, in the words of who asks."},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100, "description": "How many at most."},
+        "after": {"type": "string", "format": "date-time", "description": "Nothing that is older than this."},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["query"]}
+    about = "Searches collection {} and returns what fits best, newest first, with a link to each document found."
+    annotations = {"title": "Search", "readOnlyHint": True}
+    return [
+        {"name": f"search_{n}", "description": about.format(n), "inputSchema": schema, "annotations": annotations}
+        for n in range(count)
+    ]
+
+
+async def serve_free(
+    host: str = "127.0.0.1", port: int = 0, tools: Sequence[Mapping[str, Any]] = (READ_FILE,)
+) -> asyncio.Server:
     """Start the free upstream."""
-    return await asyncio.get_running_loop().create_server(_Free, host, port)
+    return await asyncio.get_running_loop().create_server(lambda: _Free(tools), host, port)
 
 
-async def _main(port: int) -> None:
-    server = await serve_free(port=port)
+async def _main(port: int, tools: int) -> None:
+    server = await serve_free(port=port, tools=many_tools(tools) or (READ_FILE,))
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
@@ -281,4 +304,6 @@ if __name__ == "__main__":
 
     parser = argparse.ArgumentParser(description="A free MCP upstream; prints its port.")
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(_main(parser.parse_args().port))
+    parser.add_argument("--tools", type=int, default=0, help="so many in its list, instead of one")
+    given = parser.parse_args()
+    uvloop.run(_main(given.port, given.tools))
