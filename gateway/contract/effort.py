@@ -66,7 +66,7 @@ class Weights:
         if work <= MOST_WORK:
             return work
         # Every value but the first follows a comma or an opening bracket.
-        count = text.count(b",") + text.count(b"[") + text.count(b"{")
+        count = len(text) - len(text.translate(None, b",[{"))  # one look at each byte
         return self.values[0] + self.deep * count + self.text * (len(text) // TEXT)
 
     def of(self, document: Any) -> int:
