@@ -58,12 +58,13 @@ def postgres() -> Iterator[Postgres]:
         server.remove()
 
 
-def built_program(name: str) -> Path:
+def built_program(name: str, folder: str = "", flags: str = "") -> Path:
     """A tool that Go builds: `.tools/NAME` of this checkout, or the one on the PATH; else the test is skipped."""
     built = Path(__file__).parent.parent / ".tools" / name
     found = built if built.exists() else Path(shutil.which(name) or "")
     if not found.is_file():
-        pytest.skip(f"{name} is not here: (cd tests/tools/{name} && GOBIN=$PWD/../../../.tools go install tool)")
+        place = f"tests/tools/{folder or name}"
+        pytest.skip(f"{name} is not here: (cd {place} && GOBIN=$PWD/../../../.tools go install {flags}tool)")
     return found
 
 

@@ -53,11 +53,13 @@ class Helm:
 
     program: Path
 
-    def run(self, *arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-        """One command, with nothing of this machine's configuration and without the network."""
+    def run(
+        self, *arguments: str, given: str | None = None, home: Path = Path("/nonexistent")
+    ) -> subprocess.CompletedProcess[str]:
+        """One command, with nothing of this machine's configuration and without the network (loopback aside)."""
         return subprocess.run(
             [self.program, *arguments], input=given, capture_output=True, text=True, timeout=60, check=False,
-            env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin", "HTTPS_PROXY": "http://127.0.0.1:9"},
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "HTTPS_PROXY": "http://127.0.0.1:9"},
         )  # fmt: skip
 
     def text(self, values: Mapping[str, Any], *options: str, chart: Path = CHART) -> str:
