@@ -39,6 +39,9 @@ TRIAL: Final = 2
 ADDRESSES: Final = 3
 """Addresses of one name that are tried."""
 
+SWEEP_S: Final = 0.1
+"""Between two looks for connections that have idled for too long."""
+
 RESULTS: Final = ("answered", "status_5xx", "timeout", "broken", "given_up", "refused")
 """How a request to a replica can end: the last one is that it took no connection."""
 
@@ -228,7 +231,7 @@ class Replica:
                 self._idle.remove(connection)
 
     def _sweep_idle(self) -> None:
-        """Close what has idled for too long; look again while something idles."""
+        """Close what has idled for too long, as soon as it has: a server that leaves may wait for its clients."""
         self._sweep = None
         if not self._idle:
             return
@@ -236,5 +239,6 @@ class Replica:
         before = loop.time() - self._limits.idle_s
         for connection in [idle for idle in self._idle if idle.idle_since <= before]:
             connection.close()
-        if self._idle:
-            self._sweep = loop.call_later(self._limits.idle_s, self._sweep_idle)
+        if self._idle:  # the first one has idled for longest
+            left = self._idle[0].idle_since - before
+            self._sweep = loop.call_later(max(left, SWEEP_S), self._sweep_idle)

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import ClassVar
 
 import orjson
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from gateway.contract.passage import Server
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.replicas import Replica
 from gateway.upstream.target import NEVER_FORWARDED, UpstreamLimits, UpstreamTarget, check_replica_url
 from tests.support.upstream import (
     HEADERS,
@@ -134,6 +136,51 @@ async def test_connections_are_used_again(scripted: ScriptedUpstream) -> None:
         await asyncio.sleep(0)
     assert scripted.connections == 1
     await upstream.close()
+
+
+def test_a_connection_idles_for_as_long_as_it_says_and_no_longer() -> None:
+    """OPS-01: a server that leaves waits until nobody uses a kept connection any more; nobody makes it wait twice."""
+
+    class Clock:
+        """A loop whose time is the test's."""
+
+        now = 0.0
+        timers: ClassVar[list[tuple[float, Callable[[], None]]]] = []
+
+        def time(self) -> float:
+            return self.now
+
+        def call_later(self, delay: float, what: Callable[[], None]) -> object:
+            self.timers.append((self.now + delay, what))
+            return what
+
+        def run(self, until: float) -> None:
+            while self.timers and self.timers[0][0] <= until:
+                self.now, ring = self.timers.pop(0)
+                ring()
+            self.now = until
+
+    class Kept:
+        """A connection at rest."""
+
+        loop, closed = Clock(), -1.0
+
+        def __init__(self, idle_since: float) -> None:
+            self.idle_since = idle_since
+
+        def close(self) -> None:
+            self.closed = self.loop.now
+            replica._rest(self, False)  # type: ignore[arg-type]
+
+    replica = Replica(check_replica_url("http://127.0.0.1:1/mcp"), b"", None, UpstreamLimits(idle_s=4.0))
+    several = [Kept(since) for since in (0.0, 0.5, 0.52, 3.9)]
+    for one in several:
+        replica._open.add(one)  # type: ignore[arg-type]
+        one.loop.run(one.idle_since)
+        replica._rest(one, True)  # type: ignore[arg-type]
+    Kept.loop.run(60.0)
+    assert not Clock.timers
+    assert [one.closed for one in several] == pytest.approx([4.0, 4.5, 4.6, 7.9])
 
 
 async def test_idle_connections_are_closed(scripted: ScriptedUpstream) -> None:

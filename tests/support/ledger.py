@@ -2,12 +2,14 @@
 
 `python -m tests.support.ledger PORT FILE`: each `tools/call` appends its `n` to FILE, which several may share. On
 SIGTERM it ends decently, as a good server does: each answer says that it is its connection's last, subscriptions get
-their result, and newcomers are refused only once nobody is left half-way in.
+their result, newcomers are refused only once nobody is left half-way in, and no kept connection is closed that a
+client may still use.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -16,12 +18,17 @@ from typing import Any, cast
 import orjson
 
 from gateway.serving.listener import SETTLE_S, bind, keep_out
+from gateway.upstream.target import UpstreamLimits
 from tests.support.streaming import SUBSCRIPTION_ID, acknowledgement, event
 from tests.support.upstream import SSE_HEAD, chunk, result_of
 
 DRAIN_S = 1.5
+LINGER_S = UpstreamLimits().idle_s + 1
+"""After so long without a request the gateway uses a connection no more. One that idles since before SIGTERM is
+closed no sooner: a request might be on its way in it."""
 TOOLS = [{"name": "read", "inputSchema": {"type": "object"}}]
 open_: set[Ledger] = set()
+alone = asyncio.Event()
 subscribed: dict[Ledger, Any] = {}
 leaving = asyncio.Event()
 
@@ -43,6 +50,8 @@ class Ledger(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Gone."""
         open_.discard(self)
+        if not open_:
+            alone.set()
         subscribed.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
@@ -97,16 +106,18 @@ async def main(port: int, book: str) -> None:
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     await leaving.wait()
+    until = loop.time() + LINGER_S
     for one in list(subscribed):
         one.end()
     await asyncio.sleep(DRAIN_S)
     keep_out(door)
     await asyncio.sleep(SETTLE_S)
     server.close()
-    for _ in range(100):
-        if not open_:
-            break
-        await asyncio.sleep(0.02)
+    alone.clear()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(until):
+            if open_:
+                await alone.wait()
 
 
 if __name__ == "__main__":
