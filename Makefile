@@ -8,7 +8,7 @@ JOBS ?= 2
 FUZZ_S ?= 60
 SOURCES := gateway policies approvals tests
 
-.PHONY: help demo tour test cover check format bench fuzz soak clean
+.PHONY: help demo tour test cover check format bench gate fuzz soak clean
 
 help: ## What can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -52,6 +52,9 @@ format: $(VENV)/.dev ## Put the sources into form, and the settings into the cha
 
 bench: $(VENV)/.dev ## Every measured figure beside its aim, in ten minutes; also into .bench/table.md
 	$(BIN)/python -m tests.bench.run
+
+gate: $(VENV)/.dev ## Whether a call still costs what it did, beside a bare proxy in the same run
+	$(BIN)/python -m tests.bench.gate
 
 $(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock

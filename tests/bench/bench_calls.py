@@ -9,10 +9,11 @@ alternate between the contenders.
 from __future__ import annotations
 
 import statistics
+import urllib.request
 
 from tests.bench.load import Sample, sample, script, wrk
 from tests.bench.machine import disk
-from tests.bench.stand import Stand
+from tests.bench.stand import Gateway, Stand
 from tests.bench.table import Options, Row, number, part
 
 CONNECTIONS = (1, 8, 32)
@@ -43,7 +44,8 @@ def measure(options: Options) -> list[Row]:
                     found = sample(contender, call, connections, options.seconds, spy=looking)
                     seen.setdefault((name, connections), []).append(found)
         rows = [row for connections in CONNECTIONS for row in _throughput(seen, connections)]
-        return rows + _latency(seen, *disk(stand.folder))
+        calls = sum(each.requests for (name, _), samples in seen.items() if name == "ostiary" for each in samples)
+        return rows + _latency(seen, *disk(stand.folder)) + _left(gateway, calls)
 
 
 def _throughput(seen: dict[tuple[str, int], list[Sample]], connections: int) -> list[Row]:
@@ -73,11 +75,13 @@ def _throughput(seen: dict[tuple[str, int], list[Sample]], connections: int) -> 
         f"{name} {number(median(samples, 'cpu_us'))}"
         for name, samples in (("nginx", nginx), ("empty ASGI application", empty), ("bare proxy", bare))
     )
+    worker = tuple(each.by_process["worker"] for each in ours)
     key, middle = f"allowed.{connections}", median(ours, "p50_ms")
     return [
         Row(f"{key}.rps", at, tuple(each.rps for each in ours), "requests/s", "≥ 5,000" if aimed else "", others),
         Row(f"{key}.bare", "… over the bare proxy", ratio("rps", bare), "×", "≥ 15" if aimed else ""),
         Row(f"{key}.cpu", "… CPU", tuple(each.cpu_us for each in ours), "µs/request", "", f"{split}; {costs}"),
+        Row(f"{key}.cpu_worker", "… of that, the worker", worker, "µs/request"),
         Row(f"{key}.cpu_nginx", "… CPU over nginx's", ratio("cpu_us", nginx), "×", "≤ 6" if aimed else ""),
         Row(f"{key}.cpu_bare", "… CPU over the bare proxy's", ratio("cpu_us", bare), "×"),
         Row(f"{key}.p99", "… p99", tuple(each.p99_ms for each in ours), "ms", beside=f"p50 {number(middle)}"),
@@ -85,7 +89,10 @@ def _throughput(seen: dict[tuple[str, int], list[Sample]], connections: int) -> 
 
 
 def _latency(seen: dict[tuple[str, int], list[Sample]], fsync: float, slow: float) -> list[Row]:
-    rows = []
+    rows = [
+        Row("disk.p50", "the disk's own append of 1 KiB and fdatasync, p50", (fsync,), "ms"),
+        Row("disk.p99", "… p99", (slow,), "ms"),
+    ]
     for member, label, aim, own in (("p50_ms", "p50", "≤ 0.5", fsync), ("p99_ms", "p99", "≤ 3", slow)):
         ours, direct, nginx = (
             [getattr(each, member) for each in seen[name, 1]] for name in ("ostiary", "upstream", "nginx")
@@ -97,6 +104,18 @@ def _latency(seen: dict[tuple[str, int], list[Sample]], fsync: float, slow: floa
         )
         rows.append(Row(f"latency.{label}", f"added latency, 1 connection, {label}", added, "ms", aim, beside))
     return rows
+
+
+def _left(gateway: Gateway, calls: int) -> list[Row]:
+    """What calls leave behind: bytes of the record and of the log, and the series that Prometheus reads."""
+    record, log = gateway.file("audit.jsonl").stat().st_size, gateway.log.stat().st_size
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.admin}/metrics", timeout=5) as answer:
+        series = sum(not line.startswith(b"#") for line in answer.read().splitlines())
+    return [
+        Row("record.bytes", "record of a call (decision and outcome)", (record / calls,), "bytes"),
+        Row("log.bytes", "log of a call", (log / calls,), "bytes"),
+        Row("metrics.series", "series of one gateway with one server", (float(series),), ""),
+    ]
 
 
 if __name__ == "__main__":

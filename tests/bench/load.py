@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -11,8 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import httpx
 
 from tests.bench.machine import cores
 from tests.bench.stand import Contender
@@ -91,7 +90,6 @@ def script(
     name: str,
     body: str = BODY,
     headers: Mapping[str, str] = HEADERS,
-    *,
     token: str | Sequence[str] = (),
 ) -> Path:
     """A request as a wrk script. `NUMBER` in the body becomes another number each time; several tokens take turns."""
@@ -114,9 +112,13 @@ def script(
 
 def ask(url: str, body: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
     """One request, to see that what is measured is what is meant -> status and body."""
-    with httpx.Client(trust_env=False, timeout=10) as client:
-        answer = client.post(url, content=body, headers=dict(headers))
-        return answer.status_code, answer.content
+    connection = http.client.HTTPConnection(url.split("/")[2], timeout=10)
+    try:
+        connection.request("POST", "/" + url.split("/", 3)[3], body, dict(headers))
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def wrk(url: str, call: Path, connections: int, seconds: int) -> Sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import statistics
@@ -14,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 
+@functools.cache
 def cores() -> tuple[int, int]:
     """The contender's core, and the one for load and upstream."""
     allowed = sorted(os.sched_getaffinity(0))

@@ -10,6 +10,7 @@ Everything is on in `gateway`: ES256 tokens, the header contract, arguments held
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -50,10 +51,16 @@ class Gateway(Contender):
     admin: int = 0
     log: Path = field(default_factory=Path)
     issuer: Issuer = field(default_factory=Issuer)
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def token(self, scope: str = "mcp:use files:read", **claims: Any) -> str:
         """A good token for it; `claims` replace others."""
         return self.issuer.mint(self.url, scope=scope, **claims)
+
+    def file(self, name: str) -> Path:
+        """A file beside its configuration."""
+        return Path(self.command[self.command.index("--config") + 1]).parent / name
 
     def ready(self) -> Mapping[str, Any]:
         """What its `/readyz` says."""
@@ -63,13 +70,14 @@ class Gateway(Contender):
 
 
 class Stand:
-    """A folder and processes that end with it. On an error their logs are told."""
+    """A folder and processes that end with it, their logs told on an error. Whoever opens it runs beside the load."""
 
     def __init__(self) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="ostiary-bench-")
         self.folder = Path(self._place.name)
         self.core, self.load_core = cores()
-        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
+        os.sched_setaffinity(0, {self.load_core})
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -80,8 +88,8 @@ class Stand:
         if error is not None:
             for log in sorted(self.folder.rglob("*.log")):
                 error.add_note(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
-        while self._children:
-            self.end(self._children[-1][1])
+        for pid in list(reversed(self._children)):
+            self.end(pid)
         self._place.cleanup()
 
     def spawn(
@@ -93,11 +101,12 @@ class Stand:
             child = subprocess.Popen(
                 pinned, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
             )
-        self._children.append((name, child))
+        self._children[child.pid] = child
         return child
 
-    def end(self, child: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+    def end(self, pid: int, number: int = signal.SIGTERM) -> None:
         """Ask a child to end, and wait; after ten seconds it is killed."""
+        child = self._children.pop(pid)
         if child.poll() is None:
             child.send_signal(number)
         try:
@@ -105,7 +114,6 @@ class Stand:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        self._children = [(name, other) for name, other in self._children if other is not child]
 
     def until_listening(self, port: int, child: subprocess.Popen[bytes], deadline_s: float = 20) -> None:
         """Until something listens on the port; an error when the child ends before."""
@@ -135,19 +143,21 @@ class Stand:
         self.until_listening(port, child)
         return Contender("nginx `proxy_pass`", f"http://127.0.0.1:{port}/mcp", child.pid)
 
-    def bare_proxy(self, upstream: str) -> Contender:
+    def bare_proxy(self, upstream: str, *, wait: bool = True) -> Contender:
         """A hand-written FastAPI + httpx proxy without any checks, under uvicorn."""
-        return self._asgi("bare FastAPI + httpx proxy", "tests.bench.bare_proxy:app", BARE_PROXY_UPSTREAM=upstream)
+        application = "tests.bench.bare_proxy:app"
+        return self._asgi("bare FastAPI + httpx proxy", application, wait, BARE_PROXY_UPSTREAM=upstream)
 
     def empty_application(self) -> Contender:
         """An ASGI application that reads the body and answers at once: what uvicorn costs by itself."""
-        return self._asgi("empty ASGI application", "tests.bench.empty_application:app")
+        return self._asgi("empty ASGI application", "tests.bench.empty_application:app", True)
 
-    def _asgi(self, name: str, application: str, **environment: str) -> Contender:
+    def _asgi(self, name: str, application: str, wait: bool, **environment: str) -> Contender:
         port = free_port()
         command = [sys.executable, "-m", "uvicorn", application, "--port", str(port), "--no-access-log"]
         child = self.spawn(application.partition(":")[0], [*command, "--log-level", "warning"], None, **environment)
-        self.until_listening(port, child)
+        if wait:
+            self.until_listening(port, child)
         return Contender(name, f"http://127.0.0.1:{port}/mcp", child.pid)
 
     def gateway(
@@ -171,11 +181,18 @@ class Stand:
             port=port, admin_port=admin, data=data, settings=settings, **sections,
         )  # fmt: skip
         command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--workers", str(workers)]
-        child = self.spawn(f"gateway-{port}", command, core, **secrets_for(), **(environment or {}))
+        variables = {**secrets_for(), **(environment or {})}
         url, log = f"http://127.0.0.1:{port}/bench/mcp", self.folder / f"gateway-{port}.log"
-        gateway = Gateway("**Ostiary**", url, child.pid, port=port, admin=admin, log=log, issuer=issuer)
-        self._until_ready(gateway, child)
-        return gateway
+        gateway = Gateway("**Ostiary**", url, 0, port, admin, log, issuer, tuple(command), variables)
+        return self.again(gateway, core)
+
+    def again(self, gateway: Gateway, core: int | None = None, *, wait: bool = True) -> Gateway:
+        """Start a gateway that was ended, on the folder that it left."""
+        child = self.spawn(gateway.log.stem, gateway.command, core, **gateway.environment)
+        started = dataclasses.replace(gateway, pid=child.pid)
+        if wait:
+            self._until_ready(started, child)
+        return started
 
     def _until_ready(self, gateway: Gateway, child: subprocess.Popen[bytes], deadline_s: float = 30) -> None:
         end = time.monotonic() + deadline_s
