@@ -69,9 +69,11 @@ def _memory(gateway: Gateway) -> list[Row]:
     found = [(kind_of(pid), memory(pid)) for pid in family(gateway.pid)]
     (worker,) = (one for kind, one in found if kind == "worker")
     beside = "; ".join(f"{kind} RSS {number(one['Rss'])}, PSS {number(one['Pss'])}" for kind, one in found)
+    supervisor = next(one["Pss"] for kind, one in found if kind == "supervisor")
     whole = sum(one["Pss"] for _, one in found)
     return [
         Row("memory.worker", "idle memory of one worker (RSS)", (worker["Rss"],), "MB", "≤ 90", beside),
+        Row("memory.supervisor", "… of its supervisor (PSS)", (supervisor,), "MB"),
         Row("memory.gateway", "… of the whole gateway, one worker (PSS)", (whole,), "MB"),
     ]
 

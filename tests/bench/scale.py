@@ -27,11 +27,12 @@ KINDS = {
     "refused: a bad signature": "refused.signature.cpu",
     "refused: no token": "refused.none.cpu",
 }
+GATED = "gated.postgresql.approved.cpu"
 MIX = {
     "allowed.32.cpu": 0.90,
     "list.many.cpu": 0.05,
     "refused.header.cpu": 0.03,
-    "gated.postgresql.approved.cpu": 0.02,
+    GATED: 0.02,
 }
 """Of all requests. Clients keep lists while their `ttlMs` lasts, and few calls wait for people."""
 TARGET = 0.6
@@ -60,6 +61,11 @@ class Figures:
     def worker_share(self) -> float:
         """Of that, what is the worker's own process: one core is all that it can use."""
         return self["allowed.32.cpu_worker"] / self["allowed.32.cpu"]
+
+    def memory(self, workers: int) -> float:
+        """MB of a gateway without calls (PSS)."""
+        alone = self["memory.supervisor"]
+        return alone + workers * (self["memory.gateway"] - alone)
 
     def per_worker(self) -> float:
         """Requests/s of the mix that a worker carries when its process is always busy and evaluators have cores."""
@@ -96,11 +102,11 @@ def replicas(figures: Figures) -> str:
         rows.append([
             f"{minute:,}", f"{rate:,.0f}", f"{rate * figures.cost() / 1e6:.1f}", f"{count} × {WORKERS}",
             f"{count * WORKERS * DATABASE_CONNECTIONS}", f"{rate * figures['record.bytes'] * DAY_S / 1e9:,.0f}",
-            f"{rate * figures['log.bytes'] * DAY_S / 1e9:,.0f}", f"{rate * MIX['gated.postgresql.approved.cpu']:,.0f}",
-            f"{count * figures['memory.gateway'] / 1000 * (1 + (WORKERS - 1) * 0.75):.1f}",
+            f"{rate * figures['log.bytes'] * DAY_S / 1e9:,.0f}", f"{rate * MIX[GATED]:,.0f}",
+            f"{count * figures.memory(WORKERS) / 1000:.1f}",
         ])  # fmt: skip
     head = [
-        "requests/minute", "requests/s", "cores busy", "replicas × workers", "database connections at most",
+        "requests/minute", "requests/s", "cores busy", "replicas × workers", "database connections, at most",
         "record, GB a day", "log, GB a day", "gated calls/s", "memory idle, GB",
     ]  # fmt: skip
     return _table(head, rows)
