@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.audit import commits
 from gateway.audit.jsonl import MAX_BATCH, JsonlSettings, JsonlSink
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.segments import list_chains
@@ -116,6 +117,60 @@ async def test_what_waits_at_one_moment_shares_one_sync(file: Path) -> None:
     assert sink.commits == before + 1
     await sink.close()
     assert whole(file) == 52
+
+
+async def turns(number: int = 20) -> None:
+    """Let the loop go round."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_under_load_a_commit_waits_for_as_many_as_shared_the_last(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers that come one by one share a commit as those before them did; when they are all there, it begins."""
+    sink = await opened(file)
+    await asyncio.gather(*(sink.append(decision(n)) for n in range(3)))
+    monkeypatch.setattr(commits, "_GATHER_S", 3600.0)
+    before = sink.commits
+    callers: list[asyncio.Future[None]] = []
+    for n in range(3, 6):
+        assert not any(caller.done() for caller in callers)
+        callers.append(asyncio.ensure_future(sink.append(decision(n))))
+        await turns()
+    await asyncio.wait_for(asyncio.gather(*callers), 20)
+    assert sink.commits == before + 1
+    await sink.close()
+    assert whole(file) == 8
+
+
+async def test_a_commit_waits_for_others_a_moment_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fewer come than last time, they are written soon; and one that is alone again waits for nobody."""
+    sink = await opened(file)
+    await asyncio.gather(*(sink.append(decision(n)) for n in range(3)))
+    sink.note(outcome(0))
+    await asyncio.wait_for(sink.append(decision(3)), 20)
+    monkeypatch.setattr(commits, "_GATHER_S", 3600.0)
+    for n in range(4, 8):
+        await asyncio.wait_for(sink.append(decision(n)), 20)
+    await sink.close()
+    assert whole(file) == 11
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "closed"])
+async def test_who_waits_for_others_is_let_go(file: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Nothing is written of a caller that leaves before the commit; whoever still waits at the end is written."""
+    sink = await opened(file)
+    await asyncio.gather(*(sink.append(decision(n)) for n in range(2)))
+    monkeypatch.setattr(commits, "_GATHER_S", 3600.0)
+    waiting = asyncio.ensure_future(sink.append(decision(2)))
+    await turns()
+    if ending == "cancelled":
+        waiting.cancel()
+        await asyncio.wait_for(asyncio.gather(*(sink.append(decision(n)) for n in range(3, 5))), 20)
+    await sink.close()
+    assert waiting.cancelled() or waiting.exception() is None
+    assert whole(file) == 2 + 2 + (2 if ending == "cancelled" else 1)
 
 
 async def test_a_commit_is_bounded_and_order_is_kept(file: Path) -> None:
