@@ -35,8 +35,8 @@ _PROBE_BATCH: Final = 16
 _PROBE_AFTER_S: Final = 0.25
 _NOTES_DELAY_S: Final = 0.01
 _GATHER_S: Final = 0.002
-"""How long a commit waits for as many callers as shared the one before: under load that saves its own cost, some 200 µs
-of CPU in switches of threads and the fdatasync. One caller by itself never waits."""
+"""How long a commit waits for as many callers as shared the one before: under load that saves its own cost, some
+200 µs of CPU in switches of threads and the fdatasync. One caller by itself never waits."""
 
 _FOLD_S: Final = 1.0
 
