@@ -204,7 +204,7 @@ class Delivery:
 
     async def _read_whole(self, passage: Passage, admitted: Admitted, answer: Answer) -> Reply:
         try:
-            body = b"".join([chunk async for chunk in answer.chunks()])
+            body = await answer.whole()
             passage.left["answer"] = time.perf_counter()
             if admitted.call.envelope.id is None:
                 await self.conclude(passage, "executed")

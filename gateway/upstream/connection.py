@@ -39,7 +39,10 @@ class Connection(asyncio.BufferedProtocol):
     its size is the most that one read can add to what waits for a reader.
     """
 
-    __slots__ = ("_exchange", "_poll", "_room", "context", "idle_since", "loop", "over", "rest", "transport")
+    __slots__ = (
+        "_alarm", "_exchange", "_poll", "_rings_at", "_room", "context", "idle_since", "loop", "over", "rest",
+        "transport",
+    )  # fmt: skip
 
     transport: asyncio.Transport
 
@@ -58,6 +61,8 @@ class Connection(asyncio.BufferedProtocol):
         self.over = over
         self.idle_since = 0.0
         self._exchange: Exchange | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
         self._poll = poll()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -84,10 +89,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
+        self._silence()
         if self._exchange is not None:
             self._exchange.lost(exc)
         else:
             self.rest(self, False)
+
+    def ring_by(self, when: float) -> None:
+        """Have the exchange look at its deadline at `when` (loop time), or before.
+
+        One timer for all that a connection carries: one that is set already, and rings earlier, is left alone. So a
+        call that is answered in time sets and cancels none.
+        """
+        if self._alarm is not None:
+            if self._rings_at <= when:
+                return
+            self._alarm.cancel()
+        self._rings_at = when
+        self._alarm = self.loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._exchange is not None:
+            self._exchange.look_at_deadline()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     @property
     def quiet(self) -> bool:
@@ -129,5 +158,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the socket without waiting for anything."""
+        self._silence()
         self.transport.abort()
         self.rest(self, False)

@@ -117,8 +117,7 @@ class HttpUpstream:
             return await read_error(exchange, admitted.call)
         if exchange.streaming:
             return exchange
-        body = b"".join([piece async for piece in exchange.chunks()])
-        return Whole(exchange.status, exchange.replica, body)
+        return Whole(exchange.status, exchange.replica, await exchange.whole())
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
@@ -315,7 +314,7 @@ class HttpUpstream:
 
     async def _read_whole(self, exchange: Exchange, call: Call) -> Guarded:
         if not exchange.streaming:
-            return guard_answer(call, b"".join([piece async for piece in exchange.chunks()]))
+            return guard_answer(call, await exchange.whole())
         stream = ResponseStream(call, StreamLimits(event_bytes=self._limits.result_bytes, events=1000))
         async with aclosing(exchange.chunks()) as pieces:
             async for piece in pieces:

@@ -66,7 +66,7 @@ class PastAnswer:
         """See the port."""
         try:
             if not self.streaming:
-                body = b"".join([piece async for piece in self._exchange.chunks()])
+                body = await self._exchange.whole()
                 text = body
                 if not self._answered:
                     guarded = guard_answer(self._asked, body)
@@ -83,6 +83,10 @@ class PastAnswer:
             raise UpstreamInvalid("an event is too large", sent=True, replica=self.replica) from None
         except Refused as refused:
             raise UpstreamInvalid(refused.detail, sent=True, replica=self.replica) from None
+
+    async def whole(self) -> bytes:
+        """See the port."""
+        return b"".join([piece async for piece in self.chunks()])
 
     def interrupt(self) -> None:
         """See the port."""

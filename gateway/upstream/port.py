@@ -70,6 +70,10 @@ class Answer(Protocol):
         """The body as it comes, never decoded; raises `UpstreamFault` subclasses. Bounded buffering."""
         ...
 
+    async def whole(self) -> bytes:
+        """The body of an answer that is no stream, once it is all there; raises `UpstreamFault` subclasses."""
+        ...
+
     def interrupt(self) -> None:
         """Abort the request at once, also while somebody waits for a piece: who waits gets an `UpstreamFault`."""
         ...

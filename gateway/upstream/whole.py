@@ -27,6 +27,10 @@ class Whole:
         """The body, in one piece."""
         yield self.body
 
+    async def whole(self) -> bytes:
+        """The body."""
+        return self.body
+
     def interrupt(self) -> None:
         """Nothing is open any more."""
 
@@ -58,7 +62,7 @@ def result_of(call: Call, exchange: Exchange, guarded: Guarded) -> Mapping[str, 
 async def read_error(exchange: Exchange, call: Call) -> Whole:
     """The answer whose status says that it is an error. Raises `UpstreamInvalid` where its body is no JSON-RPC error
     with the call's id."""
-    body = b"".join([piece async for piece in exchange.chunks()])
+    body = await exchange.whole()
     status, replica = exchange.status, exchange.replica
     if call.envelope.id is None:
         raise UpstreamInvalid(f"status {status} to a notification", sent=True, replica=replica, status=status)

@@ -1,6 +1,7 @@
 """One exchange on a connection: an answer in as it comes, under limits of size and time.
 
-Its framing says where it ends, one timer when it is given up, and it tells its connection once that it is over.
+Its framing says where it ends, its connection's timer when it is given up, and it tells its connection once that it
+is over.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_buffered", "_clock", "_connection", "_fault", "_headers", "_in_stream", "_interim", "_limits",
-        "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_timer", "_total", "_until",
-        "_waiter", "complete", "kind", "overrun", "persistent", "replica", "retries", "seat", "status",
+        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_notification", "_parser",
+        "_paused", "_pieces", "_quiet_s", "_released", "_total", "_until", "_waiter", "complete", "kind", "overrun",
+        "persistent", "replica", "retries", "seat", "status",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +63,6 @@ class Exchange:
         self._quiet_s = quiet_s
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim = 0
-        self._in_stream = False
         self._released = False
         self._total = 0
         self._pieces: list[bytes] = []
@@ -74,7 +74,7 @@ class Exchange:
         self.seat = seat
         self.retries = 0
         self._until = until or self._clock() + limits.answer_s
-        self._timer = connection.loop.call_at(self._until, self._expire)
+        connection.ring_by(self._until)
         self._parser: Any = httptools.HttpResponseParser(self)
 
     # What httptools calls while it reads.
@@ -167,12 +167,9 @@ class Exchange:
         """The head and a JSON body share one deadline however they drip in; a stream has one for each piece."""
         if self._released or self.kind is not Kind.STREAM:
             return
-        waits_s = self._quiet_s
-        self._until = self._clock() + waits_s
-        if not self._in_stream and self._connection is not None:
-            self._in_stream = True
-            self._timer.cancel()
-            self._timer = self._connection.loop.call_later(waits_s, self._expire)
+        self._until = until = self._clock() + self._quiet_s
+        if self._connection is not None:
+            self._connection.ring_by(until)
 
     def lost(self, error: BaseException | None) -> None:
         """The connection is gone."""
@@ -195,11 +192,10 @@ class Exchange:
             self._fault = UpstreamInvalid(detail, sent=True, replica=self.replica, status=status)
             self._pieces.clear()
 
-    def _expire(self) -> None:
-        """The timer rang; it is set anew where the deadline has moved on meanwhile."""
-        left = self._until - self._clock()
-        if left > 0 and self._connection is not None:
-            self._timer = self._connection.loop.call_later(left, self._expire)
+    def look_at_deadline(self) -> None:
+        """The connection's timer rang; it is set anew where the deadline has moved on meanwhile."""
+        if self._until > self._clock() and self._connection is not None:
+            self._connection.ring_by(self._until)
             return
         if self.complete or self._fault is not None:
             return
@@ -211,7 +207,6 @@ class Exchange:
     def _end(self) -> None:
         """Let the connection go: back to its pool after a whole answer, else closed at once."""
         connection, self._connection = self._connection, None
-        self._timer.cancel()
         self._parser = None  # it refers back to this exchange
         if connection is not None:
             clean = self.complete and self.persistent and not self.overrun
@@ -228,12 +223,9 @@ class Exchange:
 
     # What the reader calls.
 
-    async def _more(self) -> None:
+    def _more(self) -> asyncio.Future[None]:
         self._waiter = waiter = asyncio.get_running_loop().create_future()
-        try:
-            await waiter
-        finally:
-            self._waiter = None
+        return waiter
 
     @property
     def fault(self) -> UpstreamFault | None:
@@ -278,6 +270,17 @@ class Exchange:
         finally:
             self.abort()
 
+    async def whole(self) -> bytes:
+        """See the port. Leaving early aborts the request."""
+        try:
+            while not self.complete:
+                if self._fault is not None:
+                    raise self._fault
+                await self._more()
+        finally:
+            self.abort()
+        return self._take_pieces()
+
     def _take_pieces(self) -> bytes:
         pieces, self._pieces = self._pieces, []
         self._buffered = 0
@@ -302,9 +305,8 @@ class Exchange:
         if self._paused:
             self._paused = False
             self._connection.transport.resume_reading()
-        self._until = self._clock() + RELEASED_S
-        self._timer.cancel()
-        self._timer = self._connection.loop.call_later(RELEASED_S, self._expire)
+        self._until = until = self._clock() + RELEASED_S
+        self._connection.ring_by(until)
 
     def interrupt(self) -> None:
         """Abort, and say so to who waits for a piece. Safe to call twice."""

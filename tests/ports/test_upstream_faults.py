@@ -13,6 +13,7 @@ import pytest
 from gateway.contract.stream import ResponseStream
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import Answer, UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
+from gateway.upstream.ring import ServerRules
 from gateway.upstream.target import Fixed, UpstreamLimits, UpstreamTarget, check_replica_url
 from tests.support.upstream import (
     SERVER,
@@ -404,3 +405,37 @@ async def test_certificates_are_verified(
             assert caught.value.sent is False
             assert not scripted.seen
         await upstream.close()
+
+
+async def _ask_after(first: str, then: str, waits: asyncio.Event, deadlines: dict[str, float]) -> bytes:
+    """Two calls on one connection; the second is answered once `waits` is set."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.nth == 2:
+            await waits.wait()
+        await answer(exchange)
+
+    async with ScriptedUpstream(script) as scripted:
+        target = UpstreamTarget((check_replica_url(scripted.url),))
+        upstream = HttpUpstream({SERVER.name: target}, LIMITS, {SERVER.name: ServerRules(deadlines=deadlines)})
+        try:
+            for method in (first, then):
+                found = await upstream.forward(an_admitted(a_call(method=method)))
+                body = await found.whole()
+            assert (len(scripted.seen), scripted.connections) == (2, 1)
+            return body
+        finally:
+            await upstream.close()
+
+
+async def test_a_call_has_its_own_time_after_a_shorter_one_on_its_connection() -> None:
+    """UPS-02: the timer of a connection may ring for a call that is over; the next one is not given up by that."""
+    rang = asyncio.Event()
+    asyncio.get_running_loop().call_later(1.2, rang.set)
+    assert await _ask_after("tools/call", "prompts/get", rang, {"tools/call": 1.0, "prompts/get": 30}) == GOOD
+
+
+async def test_a_call_has_its_own_time_after_a_longer_one_on_its_connection() -> None:
+    """UPS-02: a timer that was set for later rings in time for a call that has less."""
+    with pytest.raises(UpstreamTimeout, match="no answer in time"):
+        await _ask_after("prompts/get", "tools/call", asyncio.Event(), {"prompts/get": 600, "tools/call": 0.1})
