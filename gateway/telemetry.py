@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, SupportsBytes
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, values
@@ -100,7 +100,7 @@ class CountedPolicy(Around):
         self._failed = telemetry.policy_failures
         self.seconds = 0.0
 
-    async def judge(self, question: bytes) -> Verdict:
+    async def judge(self, question: SupportsBytes) -> Verdict:
         """See the port."""
         self._asked.inc()
         began = time.perf_counter()
@@ -160,6 +160,7 @@ class Telemetry:
         self._keyed = {end: keyed.labels(end) for end in KEYED_ENDS}
         self._carried: tuple[tuple[Counter, str], ...] = (
             (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
+            (counter("policy_remembered", "Questions answered by what was decided before."), "policy_remembered"),
             (counter("shadow_judged", "Questions that the candidate was asked."), "shadow_judged"),
             (counter("shadow_dropped", "Questions that found no room or no candidate."), "shadow_dropped"),
             (counter("audit_commits", "Commits to the audit file."), "commits"),
@@ -284,6 +285,7 @@ class Telemetry:
             "spans_sent": spans.sent if spans else 0,
             "spans_lost": spans.lost if spans else 0,
             "policy_seconds": policy.seconds,
+            "policy_remembered": policy.remembered,
             "commits": audit.commits,
             "failures": audit.failures,
             "lost": audit.lost,

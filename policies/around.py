@@ -21,3 +21,8 @@ class Around:
     def ready(self) -> bool:
         """See the port."""
         return self._policy.ready
+
+    @property
+    def remembered(self) -> int:
+        """See the port."""
+        return self._policy.remembered

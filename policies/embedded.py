@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import SupportsBytes
 
 import orjson
 
 from policies.bundles import Bundle
 from policies.generation import Bounds, Generation
 from policies.plain import SELF_CHECK
+from policies.question import Question
 from policies.reloading import LOOK_EVERY_S, Folder, Replaced, compare, prove, tell
 from policies.verdict import PolicyUnavailable, Verdict, read_verdict
 
-# Policies answer with few different texts: reading each once is enough. Reading is pure: no decision is cached.
+# Policies answer with few different texts: reading each once is enough. Reading is pure: what is remembered of
+# decisions is another matter (memory.py).
 _REMEMBERED = 1024
 _REMEMBERED_BYTES = 4096
 
@@ -53,6 +56,8 @@ class EmbeddedPolicy:
         self._fault = ""
         self.evaluations = 0
         """How often the policy was asked, answered or not."""
+        self.remembered = 0
+        """How many of these questions were answered by what was decided before."""
 
     @property
     def revision(self) -> str:
@@ -132,25 +137,34 @@ class EmbeddedPolicy:
             self._retiring.add(retiring)
             retiring.add_done_callback(self._retiring.discard)
 
-    async def judge(self, question: bytes) -> Verdict:
-        """The input document as JSON text -> `Verdict`. Raises `PolicyUnavailable` for everything else."""
+    async def judge(self, question: SupportsBytes) -> Verdict:
+        """See the port."""
         generation = self._generation
         if generation is None:
             raise PolicyUnavailable("no bundle is loaded")
         self.evaluations += 1
-        answer = await generation.ask(question)
-        known = self._read.get((generation.revision, answer))
+        if not isinstance(question, Question):
+            return self._read_answer(generation.revision, await generation.ask(bytes(question)))
+        if (verdict := generation.memory.recall(question)) is not None:
+            self.remembered += 1
+            return verdict
+        verdict = self._read_answer(generation.revision, await generation.ask(bytes(question)))
+        generation.memory.keep(question, verdict)
+        return verdict
+
+    def _read_answer(self, revision: str, answer: bytes) -> Verdict:
+        known = self._read.get((revision, answer))
         if known is not None:
             return known
         try:
             decoded = orjson.loads(answer)
         except ValueError as error:
             raise PolicyUnavailable("the policy's answer is not JSON") from error
-        verdict = read_verdict(decoded, generation.revision)
+        verdict = read_verdict(decoded, revision)
         if len(answer) <= _REMEMBERED_BYTES:
             if len(self._read) >= _REMEMBERED:
                 self._read.clear()
-            self._read[generation.revision, answer] = verdict
+            self._read[revision, answer] = verdict
         return verdict
 
     async def close(self) -> None:

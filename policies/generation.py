@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from policies import frames
 from policies.bundles import DECISION, Bundle
+from policies.memory import Memory
 from policies.process import LOAD_S, Evaluator, Question, start_evaluator
 from policies.verdict import PolicyUnavailable, read_verdict
 
@@ -47,6 +48,8 @@ class Generation:
     def __init__(self, bundle: Bundle, bounds: Bounds, checks: tuple[str, ...]) -> None:
         """`checks` are questions that the bundle must answer with a well-formed verdict before it is used."""
         self.revision = bundle.revision
+        self.memory = Memory()
+        """What this bundle decided for any arguments; it ends with the generation."""
         self._bounds = bounds
         self._load = {
             "modules": [[module.name, module.text] for module in bundle.modules],

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, SupportsBytes
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -143,6 +143,8 @@ class OpaPolicy:
         self._asked_bytes = 0
         self.evaluations = 0
         """How often the policy was asked, answered or not; probes are not counted."""
+        self.remembered = 0
+        """None: a server's data can change without its revision."""
 
     @property
     def revision(self) -> str:
@@ -181,10 +183,11 @@ class OpaPolicy:
             await client._init_session()  # the library's own way in, `async with`, is for one visit
         await self._breaker.start()
 
-    async def judge(self, question: bytes) -> Verdict:
-        """The input document as JSON text -> `Verdict`. Raises `PolicyUnavailable` for everything else."""
+    async def judge(self, question: SupportsBytes) -> Verdict:
+        """See the port."""
         self.evaluations += 1
-        breaker, size = self._breaker, len(question)
+        text = bytes(question)
+        breaker, size = self._breaker, len(text)
         if breaker.why:
             raise PolicyUnavailable(f"OPA is not asked at present: {breaker.why}")
         if size > _QUESTION_BYTES:
@@ -193,7 +196,7 @@ class OpaPolicy:
             raise PolicyUnavailable("overloaded: too many questions wait for OPA")
         self._asked_bytes += size
         try:
-            verdict = await self._ask(self._client, question)
+            verdict = await self._ask(self._client, text)
         except PolicyUnavailable:
             breaker.failed()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, SupportsBytes
 
 from policies.verdict import Verdict
 
@@ -20,12 +20,20 @@ class Policy(Protocol):
         """Whether a bundle is loaded and the engine answers."""
         ...
 
+    @property
+    def remembered(self) -> int:
+        """How many questions were answered by what was decided before, since the start."""
+        ...
+
     async def start(self) -> None:
         """Load the bundle and be able to judge. Raises `PolicyUnavailable` naming the bad file."""
         ...
 
-    async def judge(self, question: bytes) -> Verdict:
-        """The input document as JSON text -> the verdict of `data.mcp.authz.decision`.
+    async def judge(self, question: SupportsBytes) -> Verdict:
+        """The input document, whose `bytes` are JSON text -> the verdict of `data.mcp.authz.decision`.
+
+        One that comes as a `policies.question.Question` may be answered by what its bundle decided before, where the
+        bundle itself says that the decision holds for any arguments (policies/memory.py).
 
         Never blocks the event loop, never takes longer than the engine's deadline (default 500 ms).
         Raises `PolicyUnavailable` for everything but a well-formed verdict.

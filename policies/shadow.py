@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, SupportsBytes
 
 from policies.around import Around
 from policies.port import Engine, Policy
@@ -89,15 +89,16 @@ class Shadow:
         """Whether the candidate answers."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks) and self._candidate.ready
 
-    def offer(self, question: bytes, verdict: Verdict) -> None:
+    def offer(self, question: SupportsBytes, verdict: Verdict) -> None:
         """A question that was judged. Costs the caller one append."""
         if self._sample < 1.0 and random.random() >= self._sample:  # noqa: S311 - a sample, not a secret
             return
-        size = len(question)
+        text = bytes(question)
+        size = len(text)
         if size > LARGEST or len(self._waiting) >= WAITING or self._waiting_bytes + size > WAITING_BYTES:
             self.dropped += 1
             return
-        self._waiting.append((question, verdict, DECISION.get()))
+        self._waiting.append((text, verdict, DECISION.get()))
         self._waiting_bytes += size
         self._something.set()
 
@@ -153,7 +154,7 @@ class ShadowedPolicy(Around):
         super().__init__(policy)
         self._shadow = shadow
 
-    async def judge(self, question: bytes) -> Verdict:
+    async def judge(self, question: SupportsBytes) -> Verdict:
         """See the port."""
         verdict = await self._policy.judge(question)
         self._shadow.offer(question, verdict)

@@ -56,7 +56,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One decision. `clear` and `mask` are JSON pointers into the arguments; `visible` holds ids (list phase)."""
+    """One decision. `clear` and `mask` are JSON pointers into the arguments; `visible` holds ids (list phase).
+
+    `any_arguments`: the bundle says that it decides the same for whatever arguments, at any time.
+    """
 
     effect: Effect
     scopes: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class Verdict:
     mask: tuple[str, ...] = ()
     visible: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    any_arguments: bool = False
     revision: str = ""
 
 
@@ -202,6 +206,7 @@ _MEMBERS: dict[str, Callable[[str, Any], Any]] = {
     "mask": _texts(_POINTER, "a JSON pointer", 256, 1024),
     "visible": _texts(_ANY, "an id", 100_000, 65_536),
     "limits": _limits,
+    "any_arguments": _truth,
 }
 
 

@@ -32,6 +32,7 @@ from gateway.contract.passage import (
 )
 from gateway.contract.repeating import is_repeatable
 from gateway.contract.tracing import meta_of, retrace
+from policies.question import Question
 from policies.verdict import Effect
 
 _FIXED = (
@@ -55,8 +56,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     tasks: OpenedTasks = NO_TASKS,
     opened: OpenedState | None = None,
     grant: Mapping[str, Any] | None = None,
-) -> bytes:
-    """The input document of one evaluation, as JSON text (design.md, "What a policy is asked").
+) -> Question:
+    """The input document of one evaluation (design.md, "What a policy is asked").
 
     `request.leg` and `request.approved` are the seal's word and never the caller's: 0 for a first request, n for one
     that answers the n-th `input_required` result (1 for the answers to a task, whose handle is a seal as well); and
@@ -78,27 +79,26 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
             "scopes": sorted(identity.scopes),
             "claims": identity.claims,
         },
-        "request": {
-            "method": call.method,
-            "kind": call.kind,
-            "name": call.name,
-            "arguments": call.arguments,
-            "input_responses": call.input_responses,
-            "tasks": [_task(*named) for named in zip(call.task_ids, tasks.found, strict=True)]
-            if call.task_ids
-            else (),
-            "leg": int(call.kind == "task" and call.input_responses is not None) if opened is None else opened.leg,
-            "approved": opened is not None and opened.use is not None,
-        },
         "tool": None
         if tool is None
         else {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned},
     }
-    if grant is not None:
-        question["request"]["grant"] = {"schema": grant}
     if candidates is not None:
         question["candidates"] = candidates
-    return orjson.dumps(question, default=dict)
+    question["request"] = request = {
+        "method": call.method,
+        "kind": call.kind,
+        "name": call.name,
+        "input_responses": call.input_responses,
+        "tasks": [_task(*named) for named in zip(call.task_ids, tasks.found, strict=True)] if call.task_ids else (),
+        "leg": int(call.kind == "task" and call.input_responses is not None) if opened is None else opened.leg,
+        "approved": opened is not None and opened.use is not None,
+    }
+    if grant is not None:
+        request["grant"] = {"schema": grant}
+    begins = candidates is None and opened is None and grant is None
+    begins = begins and not (call.goes_on or call.task_ids or call.input_responses is not None)
+    return Question(question, call.arguments, begins=begins)
 
 
 def _task(handle: str, task: Task | None) -> dict[str, Any]:

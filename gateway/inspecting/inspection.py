@@ -28,7 +28,9 @@ from gateway.logs import set_up_logs
 from gateway.opening import make_tokens
 from gateway.pins.acceptance import Shelf
 from gateway.plan import Plan, make_plan
+from gateway.rehearsal.promises import find_broken
 from gateway.sign_in.trial import try_sign_in
+from policies.bundles import load_bundle
 from policies.port import Engine
 from policies.rego_tests import run_tests
 from policies.verdict import UNVERSIONED, PolicyUnavailable
@@ -150,6 +152,8 @@ async def look_at_engine(what: str, engine: Engine, bundle: Path | None) -> list
         found = [_engine_of(what, engine, key)]
         if bundle is not None:
             found.append(await asyncio.to_thread(run_bundle_tests, bundle, f"{what} tests"))
+            broken = await find_broken(await asyncio.to_thread(load_bundle, bundle))
+            found += (Finding(what, False, f"{one.name}: {one.why}") for one in broken)
     except PolicyUnavailable as error:
         told = str(error) if bundle is None else f"{key}.path: {error}"
         return [Finding(what, False, told)]

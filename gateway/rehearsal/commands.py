@@ -23,6 +23,7 @@ from gateway.audit.searching import Moment
 from gateway.audit.trail import search
 from gateway.disagreements import read_all
 from gateway.rehearsal.bundles import compare
+from gateway.rehearsal.promises import find_broken
 from gateway.rehearsal.replay import Replay, replay
 from gateway.rehearsal.sheets import sheet_of_comparison, sheet_of_group, sheet_of_replay
 from policies.bundles import load_bundle
@@ -71,7 +72,9 @@ def test(  # noqa: PLR0917 - one a parameter
     folder = path or _bundle(ctx, config)
     seen = Coverage() if coverage else None
     try:
-        outcomes = run_bundle_tests(load_bundle(folder), timeout_s=TEST_S, coverage=seen)
+        bundle = load_bundle(folder)
+        outcomes = run_bundle_tests(bundle, timeout_s=TEST_S, coverage=seen)
+        outcomes += asyncio.run(find_broken(bundle))
         others = [] if opa is None else _test_in_opa(opa, folder)
     except PolicyUnavailable as error:
         end(str(error), as_json)

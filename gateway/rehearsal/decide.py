@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, SupportsBytes, cast
 
 import orjson
 
@@ -87,9 +87,9 @@ class Overheard(Around):
         super().__init__(policy)
         self.question = b""
 
-    async def judge(self, question: bytes) -> Verdict:
+    async def judge(self, question: SupportsBytes) -> Verdict:
         """See the port."""
-        self.question = question
+        self.question = bytes(question)
         return await self._policy.judge(question)
 
 

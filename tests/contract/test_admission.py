@@ -64,7 +64,7 @@ def walked(
 
 def test_the_policys_question() -> None:
     """The input document is exactly that of the design: verified facts and the judged body, nothing else."""
-    assert orjson.loads(policy_input("call", SERVER, ALICE, ask(message()), TOOL)) == {
+    assert orjson.loads(bytes(policy_input("call", SERVER, ALICE, ask(message()), TOOL))) == {
         "phase": "call",
         "server": {"name": "readonly", "resource": SERVER.resource, "environment": "production"},
         "subject": {
@@ -92,7 +92,7 @@ def test_the_policys_question() -> None:
 def test_the_policys_question_about_a_list() -> None:
     """In the list phase the candidates are there, and no tool."""
     candidates = [{"id": "read_file", "name": "read_file"}]
-    question = orjson.loads(policy_input("list", SERVER, ALICE, ask(message("tools/list")), None, candidates))
+    question = orjson.loads(bytes(policy_input("list", SERVER, ALICE, ask(message("tools/list")), None, candidates)))
     assert (question["phase"], question["candidates"], question["tool"]) == ("list", candidates, None)
 
 
@@ -110,8 +110,8 @@ def test_what_a_caller_says_of_itself_does_not_reach_the_policy() -> None:
         ("Authorization", "Bearer canary-token"),
     ]
     call = ask(message(meta=forged), [*lines_of(message()), *lines])
-    question = policy_input("call", SERVER, ALICE, call, TOOL)
-    assert question == policy_input("call", SERVER, ALICE, ask(message()), TOOL)
+    question = bytes(policy_input("call", SERVER, ALICE, call, TOOL))
+    assert question == bytes(policy_input("call", SERVER, ALICE, ask(message()), TOOL))
     assert b"canary" not in question
 
 
@@ -119,7 +119,7 @@ def test_the_policy_sees_all_that_would_be_executed() -> None:
     """G3: methods without arguments show their params; which leg it is says the seal alone."""
     listen = {"notifications": {"resourceSubscriptions": ["file:///secret"]}}
     call = ask(message("subscriptions/listen", params=listen))
-    assert orjson.loads(policy_input("call", SERVER, ALICE, call, None))["request"]["arguments"] == listen
+    assert orjson.loads(bytes(policy_input("call", SERVER, ALICE, call, None)))["request"]["arguments"] == listen
     params = {"uri": "file:///a", "requestState": "s", "inputResponses": {"q": {"action": "accept"}}}
     read = ask(message("resources/read", params=params))
     for opened, leg, approved in (
@@ -127,7 +127,7 @@ def test_the_policy_sees_all_that_would_be_executed() -> None:
         (OpenedState("s", 1), 1, False),
         (OpenedState(None, 3, USE), 3, True),
     ):
-        request = orjson.loads(policy_input("call", SERVER, ALICE, read, None, opened=opened))["request"]
+        request = orjson.loads(bytes(policy_input("call", SERVER, ALICE, read, None, opened=opened)))["request"]
         assert (request["name"], request["leg"], request["approved"]) == ("file:///a", leg, approved)
         assert (request["arguments"], request["input_responses"]) == ({}, params["inputResponses"])
 
@@ -164,7 +164,8 @@ def test_a_request_about_a_task_leaves_with_the_servers_own_id() -> None:
     assert orjson.loads(admitted.body)["params"] == {"taskId": "\u00fc 1", "_meta": TASKS_META}
     assert dict(admitted.headers)[b"mcp-name"] == b"=?base64?w7wgMQ==?="
     assert passage.call is not None
-    question = orjson.loads(policy_input("call", SERVER, ALICE, passage.call, None, tasks=passage.tasks))["request"]
+    asked = bytes(policy_input("call", SERVER, ALICE, passage.call, None, tasks=passage.tasks))
+    question = orjson.loads(asked)["request"]
     assert (question["kind"], question["name"]) == ("task", "handle")
     assert question["tasks"] == [{"id": "handle", "tool": "pay", "approved": True}]
 

@@ -11,6 +11,7 @@ BUNDLE = Path(__file__).parents[2] / "policies" / "bundle"
 CONTENT = {
     "default-2": "1968e93e901e81b26ef25d6e88864856",
     "default-3": "fc0240ce62bb0351c5f1dcd7293f3da5",
+    "default-4": "c02b40488db54de4e68026b458407b14",
 }
 """What each revision of the shipped bundle is: a digest of its files. Add a line, and never change one."""
 

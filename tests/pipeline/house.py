@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsBytes
 
 import orjson
 
@@ -77,6 +77,7 @@ class PlayedPolicy:
     questions: list[dict[str, Any]] = field(default_factory=list)
     revision: str = "r1"
     ready: bool = True
+    remembered: int = 0
 
     async def start(self) -> None:
         """Nothing has to be loaded."""
@@ -84,9 +85,9 @@ class PlayedPolicy:
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def judge(self, question: bytes) -> Verdict:
+    async def judge(self, question: SupportsBytes) -> Verdict:
         """The test's word."""
-        self.questions.append(orjson.loads(question))
+        self.questions.append(orjson.loads(bytes(question)))
         return self.judge_by(self.questions[-1])
 
 

@@ -115,3 +115,48 @@ def test_the_real_opa_says_the_same(bundle: Path, opa_program: Path) -> None:
     assert "OPA: FAIL data.mcp.authz_test.test_no: does not hold" in told
     assert run("test", str(bundle), "--opa", str(bundle / "none"))[0] == 2
     assert os.access(opa_program, os.X_OK)
+
+
+PROMISES = """package mcp.authz
+
+import rego.v1
+
+default decision := {"effect": "deny"}
+
+promised := {"effect": "allow", "any_arguments": true}
+
+decision := promised if input.request.name == "kept"
+
+decision := promised if {
+	input.request.name == "amount"
+	input.request.arguments.order.amount <= 5000
+}
+
+decision := promised if {
+	input.request.name == "word"
+	input.request.arguments.currency in ["EUR", "USD"]
+}
+
+decision := promised if {
+	input.request.name == "clock"
+	time.weekday(time.now_ns()) != "Sunday"
+	time.now_ns() < 4000000000000000000
+}
+
+decision := {"effect": "allow"} if {
+	input.request.name == "silent"
+	input.request.arguments.amount > 1
+}
+"""
+
+
+def test_a_promise_that_is_not_kept_is_found(tmp_path: Path) -> None:
+    """`any_arguments` is asked again with other arguments and at other times; what keeps it and what does not say it
+    is no finding."""
+    folder = write_bundle(tmp_path / "bundle", PROMISES)
+    code, told = run("test", str(folder))
+    assert code == 1
+    broken = [line.split(": ")[0] for line in told.splitlines() if line.startswith("FAIL")]
+    assert broken == [f"FAIL any_arguments of (another) tools/call {name}" for name in ("amount", "clock", "word")]
+    kept = PROMISES[: PROMISES.index("decision := promised if {")]
+    assert run("test", str(write_bundle(tmp_path / "kept", kept))) == (0, "0 of 0 passed\n")

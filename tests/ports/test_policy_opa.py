@@ -493,7 +493,7 @@ async def test_the_shipped_folder_is_a_bundle_for_the_real_opa(opa_program: Path
     """`opa run --bundle` takes the very folder that the embedded engine reads; what is listed nowhere is denied."""
     with Opa(opa_program, SHIPPED, tmp_path / "opa.log") as opa:
         async with policy_of(opa.url, deadline_s=5) as policy:
-            assert policy.revision == "default-3"
+            assert policy.revision == "default-4"
             verdict = await policy.judge(ask("x", server={"name": "nowhere"}))
             assert (verdict.effect, verdict.reasons) == (Effect.DENY, ("server_not_listed",))
 

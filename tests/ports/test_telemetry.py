@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import SupportsBytes
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -96,7 +97,7 @@ def test_every_move_of_a_ticket_has_a_series_from_the_start() -> None:
 class Oracle:
     """A policy that answers when told to."""
 
-    revision, ready, answers = "r", True, True
+    revision, ready, answers, remembered = "r", True, True, 0
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -104,7 +105,7 @@ class Oracle:
     async def close(self) -> None:
         """Nothing to do."""
 
-    async def judge(self, _question: bytes) -> Verdict:
+    async def judge(self, _question: SupportsBytes) -> Verdict:
         """The one verdict."""
         if not self.answers:
             raise PolicyUnavailable("canary")
@@ -122,7 +123,9 @@ async def test_policy_failures_are_counted_apart() -> None:
         await policy.judge(b"{}")
     assert value(registry, "policy_evaluations_total") == 2
     assert value(registry, "policy_failures_total") == 1
+    oracle.remembered = 7
     telemetry.carry_over(Sink(), policy, Visits(), Streams())
+    assert value(registry, "policy_remembered_total") == 7
     assert value(registry, "policy_seconds_total") == pytest.approx(policy.seconds)
 
 

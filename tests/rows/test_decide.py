@@ -47,7 +47,7 @@ def test_what_would_be_forwarded_is_said_and_not_done(house: House) -> None:
     """Exit 0, the policy's answer and its revision; no server sees the call; the record says who asked."""
     code, told = decide(house, tool("read", path=house.argument))
     assert (code, told["forwarded"], told["verdict"], told["refusal"]) == (0, True, "allow", None), told
-    assert (told["policy"]["reasons"], told["revision"]) == (["allowed"], "default-3")
+    assert (told["policy"]["reasons"], told["revision"]) == (["allowed"], "default-4")
     assert house.forwarded() == []
     (record,) = [one for one in house.records() if one["kind"] == "admin" and one["act"] == "decide"]
     assert record["by"].startswith("local:")

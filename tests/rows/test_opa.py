@@ -143,17 +143,17 @@ def test_the_real_opa_judges_like_any_engine(real: tuple[House, Opa]) -> None:
     house, _ = real
     answer = passes(house)
     decision, outcome = house.await_records(answer.values("ostiary-decision")[0], "decision", "outcome")
-    assert decision["policy_revision"] == outcome["policy_revision"] == "default-3"
+    assert decision["policy_revision"] == outcome["policy_revision"] == "default-4"
     status, _, _, refused = timed(house, "hidden")
     assert status == (403, 40302)
     (refusal,) = house.await_records(refused, "refusal")
-    assert refusal["policy_revision"] == "default-3"
+    assert refusal["policy_revision"] == "default-4"
     house.approved("plain", tool("write", n=1))
     assert house.call("plain", tool("write", n=1)).status == 200
     assert told(house.call("plain", tool("write", n=1))) == (403, 40303)
     names = [one["name"] for one in house.call("plain", listing()).json()["result"]["tools"]]
     assert sorted(names) == ["read", "write"]
-    assert 'ostiary_policy_info{revision="default-3"} 1.0' in house.metrics()
+    assert 'ostiary_policy_info{revision="default-4"} 1.0' in house.metrics()
 
 
 @pytest.mark.provokes(Refusal.POLICY_UNAVAILABLE)
@@ -213,7 +213,7 @@ def test_a_gateway_starts_before_its_opa(stage: Stage, opa_program: Path, tmp_pa
                     time.sleep(0.05)
                 passes(house)
                 checked = house.ostiary("check", "--config", str(house.stack.config))
-                assert "ok   policy: revision default-3" in checked.stdout, checked.stdout
+                assert "ok   policy: revision default-4" in checked.stdout, checked.stdout
         finally:
             stage.run(house.stack.stop())
 

@@ -85,10 +85,10 @@ def test_a_planted_difference_is_listed_and_only_it(house: House) -> None:
         ("tools/call", "hidden", "deny", "allow"),
         ("tools/list", "", "allow", "allow"),
     }
-    assert {(one["live_revision"], one["candidate_revision"]) for one in groups} == {("default-3", "next-7")}
+    assert {(one["live_revision"], one["candidate_revision"]) for one in groups} == {("default-4", "next-7")}
     assert house.records()  # looks through log and record for planted values
     assert not house.planted_in((house.stack.folder / "shadow.jsonl").read_bytes())
     text = house.ostiary("policy", "diff", "--live", "--config", str(house.stack.config)).stdout
     assert "plain tools/call hidden: deny_to_allow" in text
     assert f"see  ostiary explain {refused.json()['error']['data']['decisionId']}\n" in text
-    assert {record["policy_revision"] for record in house.records() if record["policy_revision"]} == {"default-3"}
+    assert {record["policy_revision"] for record in house.records() if record["policy_revision"]} == {"default-4"}

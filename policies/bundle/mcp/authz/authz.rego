@@ -29,6 +29,7 @@ decision := {
 	"clear": object.get(entry, "clear", []),
 	"mask": object.get(entry, "mask", []),
 	"limits": limits,
+	"any_arguments": any_arguments,
 } if {
 	not refusal
 	gate == "open"
@@ -89,10 +90,44 @@ decision := {
 	"scopes": array.concat(object.get(server, "scopes", []), entries_scopes),
 	"reasons": ["allowed"],
 	"visible": visible,
+	"any_arguments": any_arguments,
 } if {
 	not section
 	not refusal
 }
+
+# Whether an allow is the same for any arguments, at any time, so that the gateway may remember it: where the data has
+# no member that judges arguments, hours or counts.
+default any_arguments := false
+
+any_arguments if {
+	section
+	lasting(server, server_members)
+	lasting(known, entry_members)
+}
+
+# Completions and subscriptions name their targets in their arguments; tasks come and go.
+any_arguments if {
+	not section
+	method != "completion/complete"
+	method != "subscriptions/listen"
+	not startswith(method, "tasks/")
+	lasting(server, server_members)
+	every pair in entries { lasting(pair[1], entry_members) }
+	every candidate in object.get(input, "candidates", []) { not passing(find_shown(candidate.id)) }
+}
+
+lasting(one, members) if count((object.keys(one) - members) - {"environments", "tenants"}) == 0
+
+# What is listed at one time and not at another. Lists judge neither arguments nor counts; what is closed stays so.
+passing(one) if {
+	is_object(one)
+	not lasting(one, entry_members | {"arguments", "budgets"})
+}
+
+find_shown(id) := one if {
+	one := shown(listed_by[method], id)
+} else := null
 
 # ------------------------------------------------------------------ what is asked for
 

@@ -303,3 +303,88 @@ test_what_nothing_would_count_or_judge_is_unknown if {
 		denied(other, "data_member_unknown")
 	}
 }
+
+# ------------------------------------------------------------------ what holds for any arguments
+
+steady(entry) if of_tool(entry, {}, "2026-11-30T12:00:00Z").any_arguments == true
+
+unsteady(entry, given) if {
+	decision := of_tool(entry, given, "2026-11-30T12:00:00Z")
+	decision.effect == "allow"
+	decision.any_arguments == false
+}
+
+arguments_of_all_kinds := [null, {}, [], "x", {"x": 1}, {"x": "/a/../b", "n": 1e300}, {"ref": {"type": "ref/prompt"}}]
+
+test_allow_without_conditions_holds_for_any_arguments if {
+	every entry in [
+		{"effect": "read"}, {"effect": "write", "approval": {"needed": false}}, {"effect": "read", "scopes": ["s"]},
+		{"effect": "read", "clear": ["/x"], "mask": ["/y"], "disclose": true, "description": "d"},
+		{"effect": "read", "tenants": [""]}, {"effect": "read", "environments": ["production"]},
+	] {
+		steady(entry)
+		told := {of_tool(entry, given, at) |
+			some given in arguments_of_all_kinds
+			some at in ["2026-11-30T12:00:00Z", "2026-12-06T00:00:00Z", "1970-01-01T00:00:00Z"]
+		}
+		count(told) == 1
+	}
+}
+
+test_conditions_on_arguments_hours_and_counts_hold_for_these_alone if {
+	unsteady({"effect": "read", "arguments": {"/x": {"optional": true}}}, {})
+	unsteady({"effect": "read", "arguments": {}}, {})
+	unsteady({"effect": "read", "hours": [{}]}, {})
+	unsteady({"effect": "read", "budgets": {"b": {"count": 1, "window_s": 1}}}, {})
+	every more in [{"hours": [{}]}, {"budgets": {"b": {"count": 1, "window_s": 1}}}] {
+		one := {"files": object.union({"tools": {"t": {"effect": "read"}}}, more)}
+		told := authz.decision with input as ask("tools/call", "t", {}) with data.mcp.authz.servers as one
+		told.effect == "allow"
+		told.any_arguments == false
+	}
+}
+
+test_only_an_allow_that_nobody_approved_holds_for_any_arguments if {
+	every entry in [{"effect": "write"}, false, {"effect": "write", "approval": {"approvers": ["user:x"]}}] {
+		not "any_arguments" in object.keys(of_tool(entry, {}, "2026-11-30T12:00:00Z"))
+	}
+	leg := object.union(ask("tools/call", "t", {}), {"request": {"leg": 1, "approved": true}})
+	gated := {"files": {"tools": {"t": {"effect": "write", "approval": {"approvers": ["user:x"]}}}}}
+	told := authz.decision with input as leg with data.mcp.authz.servers as gated
+	told.effect == "allow"
+	not "any_arguments" in object.keys(told)
+}
+
+test_what_names_its_targets_in_its_arguments_holds_for_these_alone if {
+	every question in [
+		ask("completion/complete", null, {"ref": {"type": "ref/prompt", "name": "greet"}}),
+		ask("subscriptions/listen", null, {"notifications": {"resourceSubscriptions": ["notes://all"]}}),
+		about("tasks/get", ["read_file"]),
+	] {
+		told := decide(question)
+		told.effect == "allow"
+		told.any_arguments == false
+	}
+	every method in ["tools/list", "resources/list", "server/discover"] {
+		decide(ask(method, null, {"cursor": "x"})).any_arguments == true
+	}
+}
+
+page_of(tools, ids) := decision if {
+	one := {"files": {"tools": tools}}
+	question := list("tools/list", ids)
+	decision := authz.decision with input as question with data.mcp.authz.servers as one
+}
+
+# A page shows what its hours show now, and another time something else; also what is shut at present.
+test_page_holds_for_any_time_unless_something_on_it_has_hours if {
+	tools := {
+		"a": {"effect": "read"},
+		"ruled": {"effect": "read", "arguments": {"/x": {}}, "budgets": {"b": {"count": 1, "window_s": 1}}},
+		"shut": {"effect": "read", "hours": [{"last_day": "1970-01-01"}]},
+		"closed": false,
+	}
+	every ids in [["a", "ruled", "closed", "absent"], []] { page_of(tools, ids).any_arguments == true }
+	page_of(tools, ["a", "shut"]).any_arguments == false
+
+}

@@ -343,6 +343,7 @@ test_task_is_as_callable_as_its_tool if {
 			"scopes": ["mcp:use", "files:read"],
 			"reasons": ["allowed"],
 			"visible": [],
+			"any_arguments": false,
 		}
 		denied(decide(about(method, ["closed"])), "tool_not_listed")
 		denied(decide(about(method, ["absent"])), "tool_not_listed")

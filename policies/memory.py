@@ -1,0 +1,56 @@
+"""Decisions of one bundle that hold for any arguments, as that bundle itself says: asked once, remembered after that.
+
+A verdict is found by the whole input document but the arguments, byte by byte, so by everything that can tell one
+caller, tool, definition or environment from another. The memory belongs to one generation of evaluators and goes with
+it: nothing of a bundle outlives it, and an answer that was under way when it was replaced is kept by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from policies.question import Question
+from policies.verdict import Effect, Verdict
+
+ENTRIES: Final = 8192
+TOTAL_BYTES: Final = 16 * 1024 * 1024
+LARGEST: Final = 16 * 1024
+OVERHEAD: Final = 256
+"""What one entry takes besides its key. Verdicts are shared: few texts, each read once."""
+
+
+def holds(verdict: Verdict) -> bool:
+    """Whether a verdict may be given again for other arguments, later.
+
+    Only an allow: what a person approves is judged anew each time, and made-up names could fill the memory with
+    denials. Nothing that is counted.
+    """
+    return verdict.any_arguments and verdict.effect is Effect.ALLOW and not verdict.limits
+
+
+class Memory:
+    """The least recently used is forgotten first. Bounded by entries and by bytes of keys."""
+
+    def __init__(self, entries: int = ENTRIES, total_bytes: int = TOTAL_BYTES) -> None:
+        self._entries = entries
+        self._total = total_bytes
+        self._kept: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._size = 0
+
+    def recall(self, question: Question) -> Verdict | None:
+        """What was decided for this question, whatever its arguments were."""
+        verdict = self._kept.get(question.rest) if question.begins else None
+        if verdict is not None:
+            self._kept.move_to_end(question.rest)
+        return verdict
+
+    def keep(self, question: Question, verdict: Verdict) -> None:
+        """Remember it, where both may be."""
+        key = question.rest
+        if not question.begins or not holds(verdict) or len(key) > LARGEST or key in self._kept:
+            return
+        self._kept[key] = verdict
+        self._size += len(key) + OVERHEAD
+        while len(self._kept) > self._entries or self._size > self._total:
+            self._size -= len(self._kept.popitem(last=False)[0]) + OVERHEAD
