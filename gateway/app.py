@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -93,7 +93,7 @@ from policies.shadow import Shadow
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 def build(settings: Settings, *, workers: int = 1, digest: str = "") -> House:
@@ -352,10 +352,10 @@ class House:
         )
         return make_server(config, wire, on_refused=self._refused_at_the_door, count=self._telemetry.came)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """The switch between data plane and control plane."""
         app = self._control if is_control_path(scope["raw_path"]) else self._edge
-        await app(scope, receive, send)
+        return app(scope, receive, send)
 
     def _refused_at_the_door(self, reason: str, detail: str, _peer: Peer) -> str:
         """A request that the framing refused before it became one is recorded all the same."""

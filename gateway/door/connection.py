@@ -1,8 +1,9 @@
 """One client connection: deadlines, the strict head, no early bytes, a parting that lets the refusal be read.
 
-A subclass of uvicorn's httptools protocol (chosen by evidence, docs/http-parser.md). The library frames bodies and
-writes answers; this module decides which bytes it gets to see. Invariant: no byte that follows a request is parsed
-before that request was answered, so that nothing hidden in or behind a body becomes a request (FRM-01..11).
+What uvicorn's server is given as its protocol, on httptools (chosen by evidence, docs/http-parser.md). The library
+frames bodies, `cycle.py` writes answers; this module decides which bytes the library gets to see. Invariant: no byte
+that follows a request is parsed before that request was answered, so that nothing hidden in or behind a body becomes
+a request (FRM-01..11).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
+from gateway.door.cycle import STATUS_LINES, Cycle
 from gateway.door.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.door.watch import Watch
 
@@ -41,31 +43,7 @@ class EarlyBytes(Exception):  # noqa: N818 - what they are
     """The parser came upon a second message in what it was fed: bytes behind a chunked body."""
 
 
-class Outlet(asyncio.Transport):
-    """The transport as uvicorn sees it: it writes as ever, and closes by way of the connection's parting."""
-
-    def __init__(self, transport: asyncio.Transport, part: Callable[[], None], parted: Callable[[], bool]) -> None:
-        super().__init__()
-        self.write = transport.write  # type: ignore[method-assign]  # no further call on the hot path
-        self.close = part  # type: ignore[method-assign]
-        self.is_closing = parted  # type: ignore[method-assign]
-
-    def let_go(self) -> None:
-        """The connection is lost: nothing here leads back to it, nor to its socket and what that has not sent."""
-        self.write = _nothing  # type: ignore[method-assign]
-        self.close = _nothing  # type: ignore[method-assign]
-        self.is_closing = _closing  # type: ignore[method-assign]
-
-
-def _nothing(data: bytes | bytearray | memoryview[Any] = b"") -> None:
-    """What is written to a lost connection."""
-
-
-def _closing() -> bool:
-    return True
-
-
-class Connection(HttpToolsProtocol):
+class Connection(asyncio.Protocol):
     """One client's connection. Made by uvicorn, from the type that `make_protocol` returns.
 
     An application finds it in `scope["extensions"][DOOR]`. It may read `request_complete`, `fault` and `lost`, and
@@ -77,10 +55,6 @@ class Connection(HttpToolsProtocol):
     watch: ClassVar[Watch]
     on_refused: ClassVar[OnRefused]
 
-    # The head is ours: llhttp checks it too, but reports no part of it, nor of a trailer (requirements G1).
-    on_url = None  # type: ignore[assignment]
-    on_header = None  # type: ignore[assignment]
-
     def __init__(
         self,
         config: Config,
@@ -88,16 +62,28 @@ class Connection(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.headers = []
+        self.app = config.loaded_app
+        self.loop = _loop or asyncio.get_running_loop()
+        self.tasks = server_state.tasks
         self.phase = AWAITING_HEAD
         self.deadline = self.loop.time() + self.limits.head_s
         self.stall_deadline = math.inf
-        self._left_unread = 0  # when the client's time to read was last set
         self.task: asyncio.Task[Any] | None = None
         self.guest: asyncio.Task[Any] | None = None
         self.fault: Refused | None = None
         self.lost = False
+        self.write_paused = False
+        self.transport: asyncio.Transport
+        self._config = config
+        self._state = server_state
+        self._app_state = app_state
+        # It is told nothing of heads, which are ours: it checks them too, but reports no part of one, nor of a
+        # trailer (requirements G1).
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._cycle: Cycle | None = None
+        self._writable: asyncio.Event | None = None
+        self._read_paused = False
+        self._left_unread = 0  # when the client's time to read was last set
         self._head: Head | None = None
         self._pending = bytearray()  # an unfinished head
         self._body_left = 0  # of Content-Length; negative while the body is chunked
@@ -113,9 +99,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin with a deadline; turn away what is one connection too many."""
-        super().connection_made(transport)
-        self._transport = transport
-        self.transport = self._outlet = Outlet(transport, self._part, self._parted)
+        self.transport = transport
+        self._server, self._client = get_local_addr(transport), get_remote_addr(transport)
+        self._scheme = "https" if is_ssl(transport) else "http"
+        self._state.connections.add(self)  # type: ignore[arg-type]  # of which it is asked to shut down, no more
         self.watch.add(self)
         if len(self.watch.connections) > self.limits.connections:
             self._refuse(Refused(Refusal.OVERLOADED, "too many connections"))
@@ -129,42 +116,59 @@ class Connection(HttpToolsProtocol):
         elif self.phase == SERVING:
             self._drop_early_bytes()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         """The client is gone: what is done for it ends at once."""
+        self._state.connections.discard(self)
         self.watch.connections.discard(self)
         self.lost = True
         self.phase = PARTING
-        super().connection_lost(exc)
-        task = self.task or self.guest
-        if task is not None and not self.cycle.response_complete:
-            task.cancel()
-        # Everything here refers to everything else. Left to the collector, which comes by once in many thousand
-        # requests, a lost connection would keep its unsent answer, and memory would look as if it leaked (OPS-05).
-        self._outlet.let_go()
-        self.cycle = self.scope = self.parser = None  # type: ignore[assignment]
+        task, cycle = self.task or self.guest, self._cycle
+        if cycle is not None:
+            if task is not None and not cycle.response_complete:
+                task.cancel()
+            cycle.lose()
+        self.resume_writing()
+        # These refer to each other. Left to the collector, which comes by once in many thousand requests, a lost
+        # connection would keep its unsent answer, and memory would look as if it leaked (OPS-05).
+        self._cycle = self._parser = None
 
     def pause_writing(self) -> None:
         """The client does not read: what is written waits, but not for ever."""
         self._await_reading()
-        super().pause_writing()
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self.stall_deadline = math.inf
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    async def drain(self) -> None:
+        """Until the client has read enough of what waits for it, or has gone."""
+        if self._writable is None:
+            self._writable = asyncio.Event()
+        await self._writable.wait()
+
+    def resume_reading(self) -> None:
+        """Read the client on, where enough of its body waited for the application."""
+        if self._read_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
 
     def _await_reading(self) -> None:
         self.stall_deadline = self.loop.time() + self.limits.stall_s
         self._left_unread = self.unread_bytes
 
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        self.stall_deadline = math.inf
-        super().resume_writing()
-
     @property
     def unread_bytes(self) -> int:
         """How much of what was written the client has not taken yet."""
-        return int(self._transport.get_write_buffer_size())
+        return int(self.transport.get_write_buffer_size())
 
     def cut(self) -> None:
         """End it now; what the client has not read is lost."""
-        self._transport.abort()
+        self.transport.abort()
 
     def overdue(self, now: float) -> None:
         """A deadline has passed. Who reads slowly, but reads, gets more time: a large answer and a thin line."""
@@ -173,13 +177,13 @@ class Connection(HttpToolsProtocol):
             if self.deadline > now:
                 return
         if self.phase == PARTING or self.stall_deadline <= now or self.fault is not None:
-            self._transport.abort()
+            self.transport.abort()
         elif self.phase == AWAITING_BODY:
             self._fail(Refused(Refusal.REQUEST_TIMEOUT, "body"))
         elif self._pending:
             self._refuse(Refused(Refusal.REQUEST_TIMEOUT, "head"))
         else:
-            self._part()  # nothing was begun, so nothing is refused
+            self.part()  # nothing was begun, so nothing is refused
 
     # Head and body
 
@@ -245,8 +249,9 @@ class Connection(HttpToolsProtocol):
         self._feed(data)
 
     def _feed(self, data: bytes) -> None:
+        assert self._parser is not None  # noqa: S101 - what arrives comes before the end
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # the request is whole, and no protocol is changed: the next head is read as HTTP/1.1
         except httptools.HttpParserError as error:
@@ -266,26 +271,29 @@ class Connection(HttpToolsProtocol):
         RFC 9112 section 9.3.2 allows it, no MCP client pipelines, and a smuggled request needs exactly this.
         """
         self._unread = True
-        if not self.cycle.response_complete:
-            self.cycle.keep_alive = False
+        if self._cycle is not None:
+            self._cycle.keep_alive = False
 
     def _fail(self, refused: Refused) -> None:
         """The body is at fault: let the edge say so, which reads it, or answer for an application that can't."""
         self.fault = refused
         self._unread = True
         self.deadline = self.loop.time() + FAULT_GRACE_S
-        self.cycle.keep_alive = False
-        self.cycle.message_event.set()
+        if self._cycle is not None:
+            self._cycle.keep_alive = False
+            self._cycle.wake()
         self.loop.call_soon(self._answer_fault)  # behind the first step of a request that has just begun
 
     def _answer_fault(self) -> None:
         """Answer in place of an application that knows nothing of faults, and make it see its client go."""
-        cycle, fault = self.cycle, self.fault
-        if self.task is not None or fault is None or self.phase != AWAITING_BODY or cycle.response_complete:
+        cycle, fault = self._cycle, self.fault
+        if self.task is not None or fault is None or self.phase != AWAITING_BODY:
             return
-        cycle.disconnected = True
+        if cycle is None or cycle.response_complete:
+            return
+        cycle.lose()
         if cycle.response_started:
-            self._part()
+            self.part()
         else:
             self._refuse(fault)
 
@@ -301,56 +309,64 @@ class Connection(HttpToolsProtocol):
         head = self._head
         assert head is not None  # noqa: S101 - the parser can't complete what it was not fed
         self._head = None
-        self.scope = {
+        parser, method = self._parser, head.method.decode("ascii")
+        scope = {
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": head.method.decode("ascii"),
-            "scheme": self.scheme or "http",
+            "method": method,
+            "scheme": self._scheme,
             "path": head.path.decode("ascii"),
             "raw_path": head.path,
             "query_string": head.query,
-            "root_path": self.root_path,
+            "root_path": self._config.root_path,
             "headers": head.headers,
-            "client": self.client,
-            "server": self.server,
-            "state": self.app_state.copy(),
-            "extensions": {DOOR: self},  # type: ignore[dict-item]  # ASGI wants JSON here; this never leaves the process
+            "client": self._client,
+            "server": self._server,
+            "state": self._app_state.copy(),
+            "extensions": {DOOR: self},  # ASGI wants JSON here; this never leaves the process
         }
-        self.cycle = RequestResponseCycle(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=head.expects_continue,
-            keep_alive=self.parser.should_keep_alive() and not self.watch.leaving,
-            on_response=self.on_response_complete,
-        )
-        self._start_asgi_task(self.cycle, self.app)
+        keep_alive = parser is not None and parser.should_keep_alive() and not self.watch.leaving
+        self._cycle = cycle = Cycle(self, method, head.expects_continue, keep_alive)
+        task = self.loop.create_task(self.app(scope, cycle.receive, cycle.send))
+        self.tasks.add(task)
+        task.add_done_callback(cycle.ended)
+
+    def on_body(self, body: bytes) -> None:
+        """Of what the application has not received, the client sends no more than a little ahead."""
+        cycle = self._cycle
+        if cycle is not None and not cycle.response_complete and cycle.add(body) and not self._read_paused:
+            self._read_paused = True
+            self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
         """The request is whole; from here on, every byte is early."""
         self.phase = SERVING
         self.deadline = math.inf
-        super().on_message_complete()
+        cycle = self._cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.complete()
 
     # Answers and partings
 
-    def on_response_complete(self) -> None:
-        """Wait for the next head, or part where the client's bytes can't be told apart any more."""
-        self.server_state.total_requests += 1
+    @property
+    def default_headers(self) -> Iterable[tuple[bytes, bytes]]:
+        """What every answer begins with: uvicorn's `Date`, another one each second."""
+        return self._state.default_headers
+
+    def answered(self, keep_alive: bool) -> None:
+        """Wait for the next head, or part: as agreed, or where the client's bytes can't be told apart any more."""
+        self._state.total_requests += 1
         self.task = self.guest = None
+        if not keep_alive:
+            self.part()
         if self.phase == PARTING:
             return
         if self.phase == AWAITING_BODY or self._unread:
             self._unread = True
-            self._part()
+            self.part()
             return
-        self.flow.resume_reading()
+        self.resume_reading()
         self.phase = AWAITING_HEAD
         self.deadline = self.loop.time() + min(self.limits.idle_s, self.watch.rest_s)
 
@@ -359,42 +375,42 @@ class Connection(HttpToolsProtocol):
         if self.phase == AWAITING_HEAD:
             if not self._pending:
                 self.deadline = min(self.deadline, self.loop.time() + self.watch.rest_s)
-        elif self.phase != PARTING and not self.cycle.response_started:
-            self.cycle.keep_alive = False
+        elif self.phase != PARTING and self._cycle is not None and not self._cycle.response_started:
+            self._cycle.keep_alive = False
 
     def shutdown(self) -> None:
         """The listener is closed. Whoever rests is looked after by the clock, if the server took its leave."""
         if not self.watch.leaving:
-            super().shutdown()
+            if self._cycle is None or self._cycle.response_complete:
+                self.part()
+            else:
+                self._cycle.keep_alive = False
         elif self.phase == AWAITING_HEAD and self.deadline <= self.loop.time():
-            self._part()
+            self.part()
 
     def _refuse(self, refused: Refused) -> None:
         """Answer without an application: nothing that came can be trusted to be a request."""
         self._unread = True
-        decision_id = type(self).on_refused(refused.refusal.reason, refused.detail, self.client)
-        self._transport.write(render_refusal(refused, decision_id, self.server_state.default_headers))
-        self._part()
+        decision_id = type(self).on_refused(refused.refusal.reason, refused.detail, self._client)
+        self.transport.write(render_refusal(refused, decision_id, self._state.default_headers))
+        self.part()
 
-    def _part(self) -> None:
+    def part(self) -> None:
         """Close, but read on for a moment where the client still sends: a reset would destroy the answer unread."""
         if self.phase == PARTING:
             return
         self.phase = PARTING
         self._pending.clear()
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         if self._unread and self.limits.linger_s > 0:
             self.deadline = self.loop.time() + self.limits.linger_s
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            self.flow.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.resume_reading()
         else:
             self.deadline = self.loop.time() + self.limits.stall_s
-            self._transport.close()
-
-    def _parted(self) -> bool:
-        return self.phase == PARTING
+            self.transport.close()
 
 
 def render_refusal(refused: Refused, decision_id: str, more: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
@@ -403,7 +419,7 @@ def render_refusal(refused: Refused, decision_id: str, more: Iterable[tuple[byte
     length = (b"content-length", b"%d" % len(reply.body))
     lines = (*more, *reply.headers, length, (b"connection", b"close"))
     head = b"".join([b"%b: %b\r\n" % line for line in lines])
-    return STATUS_LINE[reply.status] + head + b"\r\n" + reply.body
+    return STATUS_LINES[reply.status] + head + b"\r\n" + reply.body
 
 
 def make_protocol(limits: DoorLimits, on_refused: OnRefused) -> type[Connection]:

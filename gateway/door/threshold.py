@@ -1,4 +1,4 @@
-"""TLS in front of the door: accept, look at the first bytes, shake hands within bounds, then uvicorn's protocol.
+"""TLS in front of the door: accept, look at the first bytes, shake hands within bounds, then the door's protocol.
 
 Invariant: who has not shown within `HANDSHAKE_S` that it speaks TLS is gone, at most `COMING` of them are waited for,
 and a slow one never keeps a quick one out: where there is no room, the oldest goes. Plain HTTP costs one byte looked

@@ -353,7 +353,7 @@ def test_a_lost_connection_is_freed_at_once(how: str) -> None:
             yield b"x" * 65_536
 
     def connections() -> int:
-        return sum(type(one).__name__ in {"BoundConnection", "RequestResponseCycle"} for one in gc.get_objects())
+        return sum(type(one).__name__ in {"BoundConnection", "Cycle"} for one in gc.get_objects())
 
     with open_door(LIMITS, streaming(endless)) as door:
         gc.collect()
