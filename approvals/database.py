@@ -7,15 +7,17 @@ statement that sees what is committed at that moment, and whoever opens tickets 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from approvals.revisions import Standing, bring_up, look
 from approvals.ticket import StoreUnavailable
+from approvals.transaction import Transaction
+
+T = TypeVar("T")
 
 MIGRATE_S = 120.0
 """How long a start waits for another one that migrates, and how long it may itself."""
@@ -24,7 +26,8 @@ MIGRATE_S = 120.0
 class Database(Protocol):
     """What the store needs of one technology."""
 
-    engine: AsyncEngine
+    engine: Any
+    """SQLAlchemy's, of either kind."""
     name: str
     """As it may stand in a record: without credentials."""
     readers: int
@@ -37,10 +40,17 @@ class Database(Protocol):
         """Reach it, and make it where that means nothing but a file. Raises `faults` or `StoreUnavailable`."""
         ...
 
-    def transaction(self, *, write: bool) -> AbstractAsyncContextManager[AsyncConnection]:
+    def transaction(self, *, write: bool) -> AbstractAsyncContextManager[Transaction]:
         """One transaction: committed at the end, rolled back if something is raised. A read is one snapshot.
 
         Raises `faults` or `StoreUnavailable`; from the end of a write that means that its commit is unknown.
+        """
+        ...
+
+    async def carry_out(self, work: Callable[[Transaction], Awaitable[T]], *, write: bool, brisk: bool = False) -> T:
+        """Likewise, of a work that waits for nothing but this transaction; it may be run in another thread.
+
+        `brisk`: a row that somebody else holds is not waited for; then `faults` are raised and nothing was done.
         """
         ...
 

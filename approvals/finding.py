@@ -28,7 +28,7 @@ class Finding(Opening):
         """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
         lookups = self._vault.lookups(asked)
         given = {"lookups": lookups, "now": now}
-        rows = (await self.connection.execute(OF_EFFECT, given)).all()
+        rows = await self.connection.rows(OF_EFFECT, given)
         said = await self._said([row.id for row in rows if row.state == State.APPROVED])
         effect = effect_of(asked).hex()
         grants = await self.grants(asked)  # one that is busy with this very call stands in its way
@@ -44,7 +44,7 @@ class Finding(Opening):
         """The grants that could cover this call, whatever its arguments: approved ones, and those that are busy."""
         if asked.is_grant:
             return []
-        rows = (await self.connection.execute(GRANTS, {"kin": self._vault.kin(asked)})).all()
+        rows = await self.connection.rows(GRANTS, {"kin": self._vault.kin(asked)})
         if len(rows) == MOST_GRANTS and rows[-1].running is not None:
             raise StoreUnavailable(
                 "too many grants of one tool are busy"

@@ -34,6 +34,7 @@ from approvals.statements import (
     RUN_BY_HOLDER,
     SEND,
     SUMMARY,
+    TAKE,
     WAIT_AGAIN,
     is_overdue,
 )
@@ -199,22 +200,21 @@ class Ledger(Finding):
         `call`: what a grant's use is for.
         """
         given = {"ticket": filed.ticket.id, "read": filed.version, "use": use_id, "now": now}
-        taken = await self.connection.execute(CLAIM, given)
-        if taken.rowcount != 1:
+        if await self.connection.touched(CLAIM, given) != 1:
             return False
         row = {
             "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "leg": 0, "owner": owner,
             "lease_until": lease_until, "claimed_at": now, "at": now,
             "effect": None if call is None else self._vault.lookups(call)[0],
         }  # fmt: skip
-        await self.connection.execute(uses.insert(), row)
+        await self.connection.touched(TAKE, row)
         return True
 
     async def go_on(self, filed: Filed, use: Claimed, owner: str, *, now: float, lease_until: float) -> bool:
         """Take a use that waits at this leg, if its ticket is still what was read, approved and in time."""
         given: dict[str, Any] = {"use": use.use_id, "at_leg": use.leg, "read": filed.version}
         given |= {"holder": owner, "until": lease_until, "now": now}
-        return (await self.connection.execute(CONTINUE, given)).rowcount == 1
+        return await self.connection.touched(CONTINUE, given) == 1
 
     async def run(self, use_id: str, target: Run, now: float, *, owner: str | None = None, leg: int = 0) -> bool:
         """Move a use, held by `owner` at `leg` where given; False if its state does not admit it or a person resolved
@@ -225,17 +225,17 @@ class Ledger(Finding):
         """
         given: dict[str, Any] = {"use": use_id, "target": target, "now": now}
         if target is Run.ABANDONED:
-            moved = await self.connection.execute(ABANDON, given)
+            moved = (await self.connection.execute(ABANDON, given)).rowcount
         elif owner is None:
-            moved = await self.connection.execute(RUN, given | {"sources": sources(target)})
+            moved = (await self.connection.execute(RUN, given | {"sources": sources(target)})).rowcount
         else:
             statement = {Run.SENT: SEND, Run.WAITING: AWAIT}.get(target, RUN_BY_HOLDER)
             given |= {"sources": sources(target), "holder": owner, "at_leg": leg}
-            moved = await self.connection.execute(statement, given)
-        if moved.rowcount != 1:
+            moved = await self.connection.touched(statement, given)
+        if moved != 1:
             return False
         if target not in (Run.SENT, Run.WAITING):
-            await self.connection.execute(LEFT_UNKNOWN if target is Run.UNKNOWN else FREED, {"use": use_id})
+            await self.connection.touched(LEFT_UNKNOWN if target is Run.UNKNOWN else FREED, {"use": use_id})
         return True
 
     async def give_back(self, use_id: str, owner: str, now: float) -> bool:

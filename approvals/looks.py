@@ -38,7 +38,7 @@ class Looks(Generic[T]):
             await asyncio.wait({before})
         me = self._running[key] = self._waiting.pop(key)
         try:
-            return await self._store.read(work)
+            return await self._store.look(work)
         finally:
             if self._running.get(key) is me:
                 del self._running[key]

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Select, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from approvals.approvers import Person, is_at_home
 from approvals.filed import Filed, Open
@@ -15,6 +14,7 @@ from approvals.outbox import Outbox
 from approvals.schema import tickets, uses
 from approvals.statements import DECISIONS
 from approvals.ticket import Asked, Run, State, Ticket, Unreadable
+from approvals.transaction import Transaction
 from approvals.vault import Vault, effect_of
 
 MOST_EARLIER = 10
@@ -23,7 +23,7 @@ MOST_EARLIER = 10
 class Opening:
     """One transaction's rows."""
 
-    def __init__(self, connection: AsyncConnection, vault: Vault, outbox: Outbox | None = None) -> None:
+    def __init__(self, connection: Transaction, vault: Vault, outbox: Outbox | None = None) -> None:
         self.connection = connection
         self._vault = vault
         self._outbox = outbox
@@ -38,7 +38,7 @@ class Opening:
         if not ticket_ids:
             return {}
         said: dict[str, list[Mapping[str, Any]]] = {}
-        for row in (await self.connection.execute(DECISIONS, {"ids": list(ticket_ids)})).all():
+        for row in await self.connection.rows(DECISIONS, {"ids": list(ticket_ids)}):
             one = orjson.loads(self._vault.open(row.sealed, row.ticket_id, "decision"))
             if one["id"] != row.id:
                 raise Unreadable(f"ticket {row.ticket_id}: a decision was copied in the database")

@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from approvals.schema import outbox, tickets
 from approvals.telling import EVENTS, Hook, Told, message
 from approvals.ticket import State, StoreUnavailable, Ticket
+from approvals.transaction import Transaction
 from approvals.vault import Vault
 
 MOST_WAITING = 10_000
@@ -69,7 +69,7 @@ class Outbox:
         """There is something new to be told: to be called once it is committed."""
         self.rung.set()
 
-    async def put(self, connection: AsyncConnection, vault: Vault, event: str, ticket: Ticket, now: float) -> None:
+    async def put(self, connection: Transaction, vault: Vault, event: str, ticket: Ticket, now: float) -> None:
         """Write down what is to be told of `ticket`, as it stands after the event. Once: a second time is nothing."""
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         for hook in self.wanted(event):
@@ -96,7 +96,7 @@ def expiring(now: float, hook_ids: Iterable[str]) -> Any:
     return and_(tickets.c.state == State.PENDING, tickets.c.expires_at > now, is_late, or_(*missing))
 
 
-async def has_due(connection: AsyncConnection, hook_id: str, now: float) -> bool:
+async def has_due(connection: Transaction, hook_id: str, now: float) -> bool:
     """Whether `due` would find any."""
     query = select(outbox.c.message).where(
         outbox.c.hook == hook_id, outbox.c.settled_at.is_(None), outbox.c.due_at <= now
@@ -104,20 +104,20 @@ async def has_due(connection: AsyncConnection, hook_id: str, now: float) -> bool
     return (await connection.execute(query.limit(1))).first() is not None
 
 
-async def due(connection: AsyncConnection, hook_id: str, now: float, most: int) -> list[Any]:
+async def due(connection: Transaction, hook_id: str, now: float, most: int) -> list[Any]:
     """Rows of this webhook whose attempt is due, the oldest first."""
     query = select(outbox).where(outbox.c.hook == hook_id, outbox.c.settled_at.is_(None), outbox.c.due_at <= now)
     return list((await connection.execute(query.order_by(outbox.c.due_at).limit(most))).all())
 
 
-async def lost(connection: AsyncConnection, hook_ids: Collection[str], now: float) -> list[Any]:
+async def lost(connection: Transaction, hook_ids: Collection[str], now: float) -> list[Any]:
     """Rows that nobody comes to deliver: of webhooks that are not among these."""
     query = select(outbox).where(outbox.c.settled_at.is_(None), outbox.c.created_at <= now - GIVEN_UP_S)
     query = query.where(outbox.c.hook.not_in(list(hook_ids)))
     return list((await connection.execute(query.where(outbox.c.due_at <= now).limit(TIDIED))).all())
 
 
-async def take(connection: AsyncConnection, vault: Vault, row: Any, now: float, lease_s: float) -> Message | None:
+async def take(connection: Transaction, vault: Vault, row: Any, now: float, lease_s: float) -> Message | None:
     """This row for one attempt, held for `lease_s`; `None` where another worker was faster."""
     held = update(outbox).where(
         outbox.c.message == row.message,
@@ -137,12 +137,12 @@ async def take(connection: AsyncConnection, vault: Vault, row: Any, now: float, 
     return Message(row.message, row.ticket_id, row.event, row.hook, row.attempts + 1, row.created_at, body, why)
 
 
-async def put_off(connection: AsyncConnection, taken: Message, due_at: float) -> None:
+async def put_off(connection: Transaction, taken: Message, due_at: float) -> None:
     """The attempt failed; there is another one at `due_at`."""
     await connection.execute(_mine(taken).values(due_at=due_at))
 
 
-async def settle(connection: AsyncConnection, taken: Message, outcome: str, now: float) -> bool:
+async def settle(connection: Transaction, taken: Message, outcome: str, now: float) -> bool:
     """`delivered` or `dead`: the row stays, without what it said. False where another worker holds it by now."""
     settled = await connection.execute(_mine(taken).values(settled_at=now, outcome=outcome, sealed=b""))
     return settled.rowcount == 1
@@ -156,12 +156,12 @@ def _mine(taken: Message) -> Any:
     )
 
 
-async def waiting(connection: AsyncConnection) -> dict[str, int]:
+async def waiting(connection: Transaction) -> dict[str, int]:
     """How many messages wait, by webhook."""
     query = select(outbox.c.hook, func.count()).where(outbox.c.settled_at.is_(None)).group_by(outbox.c.hook)
     return {row[0]: row[1] for row in (await connection.execute(query)).all()}
 
 
-async def forget(connection: AsyncConnection, now: float) -> None:
+async def forget(connection: Transaction, now: float) -> None:
     """Drop rows that were settled long ago."""
     await connection.execute(delete(outbox).where(outbox.c.settled_at <= now - KEPT_S))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -26,6 +26,9 @@ from approvals.database import MIGRATE_S
 from approvals.remote_clock import RemoteClock
 from approvals.revisions import Standing
 from approvals.ticket import StoreUnavailable
+from approvals.transaction import Frequent, Given, Transaction
+
+T = TypeVar("T")
 
 READERS = 4
 WRITERS = 4
@@ -36,10 +39,39 @@ IDLE_S = 5.0
 MIGRATING = 0x6F737469617279
 """The advisory lock of whoever migrates ("ostiary")."""
 
+BRISK_S = 0.05
+"""How long a transaction that several share waits for a row that somebody holds: then each goes alone."""
+
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_NOW_BRISK = f"{_NOW}, set_config('lock_timeout', '{int(BRISK_S * 1000)}', true)"
 _REPEATABLE = ("40001", "40P01")  # serialization_failure, deadlock_detected
 _READ_ONLY = "25006"
 _LOST = re.compile(r"08|57P0")  # connection exceptions, and a server that goes down or comes up
+
+
+class _Open:
+    """A transaction that has begun."""
+
+    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
+        self._connection = connection
+        self._driver = driver
+        self.execute = connection.execute
+        self.run_sync = connection.run_sync
+
+    @property
+    def dialect(self) -> Dialect:
+        """PostgreSQL's."""
+        return self._connection.dialect
+
+    async def rows(self, asked: Frequent, given: Given, /) -> Sequence[Any]:
+        """From the driver, which prepares it once for each connection."""
+        ready = asked.ready(self._connection.dialect, given)
+        return [ready.row(row) for row in await self._driver.fetch(ready.text, *ready.values(given))]
+
+    async def touched(self, asked: Frequent, given: Given, /) -> int:
+        """Likewise; the server says so in the words `UPDATE 1`."""
+        ready = asked.ready(self._connection.dialect, given)
+        return int((await self._driver.execute(ready.text, *ready.values(given))).rpartition(" ")[2])
 
 
 class PostgresDatabase:
@@ -107,11 +139,11 @@ class PostgresDatabase:
             pass
 
     @asynccontextmanager
-    async def transaction(self, *, write: bool) -> AsyncIterator[AsyncConnection]:
+    async def transaction(self, *, write: bool, brisk: bool = False) -> AsyncIterator[Transaction]:
         """On a connection that answers."""
-        connection, began = await self._begin(write)
+        connection, began, driver = await self._begin(write, brisk)
         try:
-            yield connection
+            yield _Open(connection, driver)
             await began.commit()
         except BaseException as fault:
             hangs = isinstance(fault, (TimeoutError, asyncio.CancelledError))  # and would on being told to roll back
@@ -124,7 +156,12 @@ class PostgresDatabase:
         finally:
             await connection.close()
 
-    async def _begin(self, write: bool) -> tuple[AsyncConnection, AsyncTransaction]:
+    async def carry_out(self, work: Callable[[Transaction], Awaitable[T]], *, write: bool, brisk: bool = False) -> T:
+        """The same: nothing of it blocks."""
+        async with self.transaction(write=write, brisk=brisk) as opened:
+            return await work(opened)
+
+    async def _begin(self, write: bool, brisk: bool) -> tuple[AsyncConnection, AsyncTransaction, Any]:
         """A transaction that has begun, and the server's time with it.
 
         A connection that was cut meanwhile costs nothing: nothing was sent on it, and the question is asked once more
@@ -139,7 +176,9 @@ class PostgresDatabase:
                     )  # fmt: skip
                 began = await connection.begin()
                 sent = time.monotonic()
-                self.now.hear(sent, (await connection.exec_driver_sql(_NOW)).scalar_one())
+                told = (await connection.exec_driver_sql(_NOW_BRISK if brisk else _NOW)).one()
+                self.now.hear(sent, told[0])
+                raw: Any = await connection.get_raw_connection()
             except BaseException as fault:
                 stale = connection.invalidated or _is_lost(fault)
                 await _drop(connection)
@@ -147,7 +186,7 @@ class PostgresDatabase:
                 if last or not stale:
                     raise
             else:
-                return connection, began
+                return connection, began, raw.driver_connection
         raise AssertionError("unreachable")
 
     async def migrate(self, step: Callable[[Connection], Standing], *, write: bool) -> Standing:

@@ -56,7 +56,7 @@ class Running(Counter):
                 if not await ledger.run(part.use_id, Run.SENT, now, owner=self._owner, leg=part.leg):
                     raise NotHeld("the use is not held any more")
 
-        await self._store.write(work)
+        await self._store.move(work)
         for part in use.parts:
             if (ticket := self._held.get(part.use_id)) is not None:
                 await self._record(Transition(ticket, "sent", ITSELF, now, use_id=part.use_id, leg=part.leg))
@@ -179,7 +179,7 @@ class Running(Counter):
                     moved.append(Transition(ticket, end.run.value, ITSELF, now, use_id=end.use_id, leg=leg))
             return moved
 
-        moved = await self._store.write(work)
+        moved = await self._store.move(work)
         for transition in moved:
             self._watch.tell(transition.ticket.id)
             await self._record(transition)
@@ -202,4 +202,4 @@ class Running(Counter):
         for part in use.parts:
             self._held.pop(part.use_id, None)
         with contextlib.suppress(StoreUnavailable):
-            await self._store.write(work)
+            await self._store.move(work)

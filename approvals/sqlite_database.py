@@ -1,6 +1,10 @@
 """SQLite: one file that the workers of one host share, in WAL mode with `synchronous=FULL`.
 
 One transaction writes at a time; it has the write lock from its beginning, so that nothing it has read can change.
+
+SQLite blocks, so that it has threads of its own. The way there and back costs more than what is done there: a work
+that waits for nothing else is carried out in the thread as a whole; only one that waits for the loop (for a record)
+comes back to it after each statement.
 """
 
 from __future__ import annotations
@@ -9,23 +13,88 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable, QueuePool, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.util import await_only
 
 from approvals.database import MIGRATE_S
 from approvals.revisions import Standing
 from approvals.ticket import StoreUnavailable
+from approvals.transaction import Frequent, Given, Transaction
 
 BUSY_S = 1.5
 READERS = 4
+
+T = TypeVar("T")
+
+
+class _Here:
+    """A transaction in the thread that carries out its work: nothing of it suspends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
+
+    @property
+    def dialect(self) -> Dialect:
+        """SQLite's."""
+        return self._connection.dialect
+
+    async def execute(self, statement: Executable, parameters: Any = None, /) -> CursorResult[*tuple[Any, ...]]:
+        """At once."""
+        return self._connection.execute(statement, parameters)
+
+    async def run_sync(self, work: Callable[[Connection], T], /) -> T:
+        """At once."""
+        return work(self._connection)
+
+    async def rows(self, asked: Frequent, given: Given, /) -> Sequence[Any]:
+        """From the driver."""
+        ready = asked.ready(self._connection.dialect, given)
+        return [ready.row(row) for row in self._driver.execute(ready.text, ready.values(given))]
+
+    async def touched(self, asked: Frequent, given: Given, /) -> int:
+        """From the driver."""
+        ready = asked.ready(self._connection.dialect, given)
+        return int(self._driver.execute(ready.text, ready.values(given)).rowcount)
+
+
+class _There:
+    """A transaction whose work stays on the loop: each statement goes to the thread by itself."""
+
+    def __init__(self, here: _Here, thread: ThreadPoolExecutor) -> None:
+        self._here = here
+        self._thread = thread
+
+    @property
+    def dialect(self) -> Dialect:
+        """SQLite's."""
+        return self._here.dialect
+
+    async def execute(self, statement: Executable, parameters: Any = None, /) -> CursorResult[*tuple[Any, ...]]:
+        """In the thread."""
+        return await self._go(self._here.execute(statement, parameters))
+
+    async def run_sync(self, work: Callable[[Connection], T], /) -> T:
+        """In the thread."""
+        return await self._go(self._here.run_sync(work))
+
+    async def rows(self, asked: Frequent, given: Given, /) -> Sequence[Any]:
+        """In the thread."""
+        return await self._go(self._here.rows(asked, given))
+
+    async def touched(self, asked: Frequent, given: Given, /) -> int:
+        """In the thread."""
+        return await self._go(self._here.touched(asked, given))
+
+    def _go(self, asking: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, _run_through, asking)
 
 
 class SqliteDatabase:
@@ -40,32 +109,72 @@ class SqliteDatabase:
         self.name = str(self._path)
         self.engine = _engine(self._path, min(BUSY_S, limit_s * 0.75))
         self._file: tuple[int, int] | None = None
+        self._writing = ThreadPoolExecutor(1, "ostiary-approvals-write")
+        self._reading = ThreadPoolExecutor(READERS, "ostiary-approvals-read")
 
     async def prepare(self) -> None:
         """Make the file where there is none; it must be one that can do write-ahead logging."""
-        self._file = await asyncio.to_thread(_make, self._path)
+        await self._in(self._writing, self._prepare)
+
+    def _prepare(self) -> None:
+        self._file = _make(self._path)
         for attempt in range(20):  # switching to WAL can meet another worker that does the same
             try:
-                async with self.engine.connect() as connection:
-                    mode = (await connection.exec_driver_sql("PRAGMA journal_mode")).scalar_one()
+                with self.engine.connect() as connection:
+                    mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
                     if mode != "wal":
                         raise StoreUnavailable(f"{self._path}: the file system cannot do write-ahead logging")
             except SQLAlchemyError:
                 if attempt == 19:
                     raise
-                await asyncio.sleep(0.05)
+                time.sleep(0.05)
             else:
                 return
 
     @asynccontextmanager
-    async def transaction(self, *, write: bool) -> AsyncIterator[AsyncConnection]:
+    async def transaction(self, *, write: bool) -> AsyncIterator[Transaction]:
         """`BEGIN IMMEDIATE` to write, `BEGIN` to look: a snapshot."""
+        thread = self._writing if write else self._reading
+        connection = await self._in(thread, self._begin, write)
+        try:
+            yield _There(_Here(connection), thread)
+            await self._in(thread, connection.commit)
+        finally:
+            await self._in(thread, _close, connection)
+
+    async def carry_out(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        write: bool,
+        brisk: bool = False,  # noqa: ARG002
+    ) -> T:
+        """The same, in one turn of the thread. Whoever writes has the whole file: there is no row to wait for."""
+        return await self._in(self._writing if write else self._reading, self._carry_out, work, write)
+
+    def _carry_out(self, work: Callable[[Transaction], Awaitable[T]], write: bool) -> T:
+        connection = self._begin(write)
+        try:
+            result = _run_through(_await(work(_Here(connection))))
+            connection.commit()
+        finally:
+            _close(connection)
+        return result
+
+    def _begin(self, write: bool) -> Connection:
         if write:
             self._same_file()
-        async with self.engine.connect() as connection:
-            await connection.execution_options(ostiary_write=write)
-            async with connection.begin():
-                yield connection
+        connection = self.engine.connect()
+        try:
+            connection.execution_options(ostiary_write=write).begin()
+        except BaseException:
+            _close(connection)
+            raise
+        return connection
+
+    @staticmethod
+    async def _in(thread: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
 
     def now(self) -> float:
         """The host's clock: all who share a file are on one host."""
@@ -73,16 +182,17 @@ class SqliteDatabase:
 
     async def migrate(self, step: Callable[[Connection], Standing], *, write: bool) -> Standing:
         """Under the write lock."""
-        if not write and not await asyncio.to_thread(self._path.exists):
+        return await self._in(self._writing, self._migrate, step, write)
+
+    def _migrate(self, step: Callable[[Connection], Standing], write: bool) -> Standing:
+        if not write and not self._path.exists():
             return Standing("")
         engine = _engine(self._path, MIGRATE_S)
         try:
-            async with engine.connect() as connection:
-                await connection.execution_options(ostiary_write=write)
-                async with connection.begin():
-                    return await connection.run_sync(step)
+            with engine.connect() as connection, connection.execution_options(ostiary_write=write).begin():
+                return step(connection)
         finally:
-            await engine.dispose()
+            engine.dispose()
 
     def is_repeatable(self, fault: Exception) -> bool:  # noqa: ARG002 - the port's
         """Never: with the write lock from the beginning nobody comes between."""
@@ -94,7 +204,9 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self.engine.dispose()
+        await self._in(self._writing, self.engine.dispose)
+        for thread in (self._writing, self._reading):
+            thread.shutdown(wait=False)
 
     def _same_file(self) -> None:
         # SQLite goes on writing to a file that was removed or replaced under it, where nobody else would see it.
@@ -116,18 +228,43 @@ def _make(path: Path) -> tuple[int, int]:
     return (found.st_dev, found.st_ino)
 
 
-def _engine(path: Path, busy_s: float) -> AsyncEngine:
+def _close(connection: Connection) -> None:
+    """What was not committed is rolled back, a commit that failed too: the connection is used again."""
+    try:
+        if not connection.invalidated:
+            connection.connection.rollback()
+    finally:
+        connection.close()
+
+
+async def _await(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _run_through(work: Coroutine[Any, Any, T]) -> T:
+    """A coroutine that waits for nothing, run to its end where there is no loop."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    work.close()
+    raise RuntimeError("a transaction waits for something besides its database")
+
+
+def _engine(path: Path, busy_s: float) -> Engine:
     # `mode=rw`: a connection never makes a new, empty file where ours is gone.
-    url = URL.create("sqlite+aiosqlite", database=path.as_uri(), query={"mode": "rw", "uri": "true"})
-    engine = create_async_engine(
+    url = URL.create("sqlite", database=path.as_uri(), query={"mode": "rw", "uri": "true"})
+    engine = create_engine(
         url,
+        poolclass=QueuePool,
         pool_size=READERS + 1,
         max_overflow=0,
         hide_parameters=True,  # an error's text goes to logs and records
-        connect_args={"isolation_level": None, "timeout": busy_s},
+        connect_args={"isolation_level": None, "timeout": busy_s, "check_same_thread": False},
     )
 
-    @event.listens_for(engine.sync_engine, "connect")
+    @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
         for pragma in (
@@ -139,12 +276,11 @@ def _engine(path: Path, busy_s: float) -> AsyncEngine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    @event.listens_for(engine.sync_engine, "begin")
+    @event.listens_for(engine, "begin")
     def _began(connection: Connection) -> None:
         # A plain BEGIN takes the write lock only at the first write: two that have read could then both decide.
         write = connection.get_execution_options().get("ostiary_write", False)
-        # Straight to the driver: one hop to its thread instead of three.
         driver: Any = connection.connection.driver_connection
-        await_only(driver.execute("BEGIN IMMEDIATE" if write else "BEGIN"))
+        driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine

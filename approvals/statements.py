@@ -5,12 +5,27 @@ Each condition of a transition stands in the `WHERE` of its one statement; the n
 
 from __future__ import annotations
 
-from sqlalchemy import Select, TextClause, and_, bindparam, case, exists, not_, null, or_, select, union, update
+from sqlalchemy import (
+    Select,
+    TextClause,
+    and_,
+    bindparam,
+    case,
+    exists,
+    insert,
+    not_,
+    null,
+    or_,
+    select,
+    union,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person, entries_of
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.ticket import Run, State
+from approvals.transaction import Frequent
 
 LIVE = (State.PENDING, State.APPROVED)
 MOST_OF_ONE_EFFECT = 20
@@ -27,7 +42,7 @@ SUMMARY = select(
 ).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))
 """Tickets with the use that keeps them busy, without what is shown."""
 
-OF_EFFECT = (
+OF_EFFECT = Frequent(
     SUMMARY.where(
         tickets.c.lookup.in_(bindparam("lookups", expanding=True)),
         or_(
@@ -40,7 +55,7 @@ OF_EFFECT = (
     .limit(MOST_OF_ONE_EFFECT)
 )
 
-GRANTS = (
+GRANTS = Frequent(
     SUMMARY.where(
         tickets.c.kin.in_(bindparam("kin", expanding=True)),
         or_(tickets.c.state == State.APPROVED, tickets.c.running.is_not(None)),
@@ -50,13 +65,16 @@ GRANTS = (
 )
 """Grants of one caller for one tool, those that are busy first: none of these may be overlooked."""
 
-DECISIONS = (
+DECISIONS = Frequent(
     select(decisions)
     .where(decisions.c.ticket_id.in_(bindparam("ids", expanding=True)))
     .order_by(decisions.c.at, decisions.c.id)
 )
 
-CLAIM = (
+TAKE = Frequent(insert(uses))
+"""The use that was claimed."""
+
+CLAIM = Frequent(
     update(tickets)
     .where(
         tickets.c.id == bindparam("ticket"),
@@ -78,7 +96,8 @@ RUN = (
     )
     .values(state=bindparam("target"), at=bindparam("now"))
 )
-RUN_BY_HOLDER = RUN.where(uses.c.owner == bindparam("holder"), uses.c.leg == bindparam("at_leg"))
+_run_by_holder = RUN.where(uses.c.owner == bindparam("holder"), uses.c.leg == bindparam("at_leg"))
+RUN_BY_HOLDER = Frequent(_run_by_holder)
 """By whoever holds this leg: a late word about an earlier one moves nothing."""
 
 _its_approval_stands = exists().where(
@@ -88,13 +107,13 @@ _its_approval_stands = exists().where(
     tickets.c.expires_at > bindparam("now"),
 )
 
-SEND = RUN_BY_HOLDER.where(_its_approval_stands)
+SEND = Frequent(_run_by_holder.where(_its_approval_stands))
 """The last moment at which a revocation or the end of its time stops a call: nothing was sent yet."""
 
-AWAIT = RUN_BY_HOLDER.values(leg=uses.c.leg + 1)
+AWAIT = Frequent(_run_by_holder.values(leg=uses.c.leg + 1))
 """The server asked for input: the use waits at its next leg, and the ticket stays busy."""
 
-CONTINUE = (
+CONTINUE = Frequent(
     update(uses)
     .where(
         uses.c.id == bindparam("use"),
@@ -133,14 +152,15 @@ _when_last = (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0),
 
 _its_ticket = select(uses.c.ticket_id).where(uses.c.id == bindparam("use")).scalar_subquery()
 
-LEFT_UNKNOWN = (
+_left_unknown = (
     update(tickets)
     .where(tickets.c.id == _its_ticket, tickets.c.running == bindparam("use"))
     .values(state=case(_when_last, else_=tickets.c.state), version=tickets.c.version + 1)
 )
+LEFT_UNKNOWN = Frequent(_left_unknown)
 """An unknown end keeps the ticket busy; the end of the last use makes it `used`."""
 
-FREED = LEFT_UNKNOWN.values(running=null())
+FREED = Frequent(_left_unknown.values(running=null()))
 """A known end frees it."""
 
 

@@ -7,7 +7,8 @@ A transaction runs to its end in a task of its own: a caller that is cancelled o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import select
@@ -17,8 +18,10 @@ from approvals.ledger import Ledger
 from approvals.outbox import Outbox
 from approvals.revisions import bring_up, look, must_be_migrated
 from approvals.schema import tickets
+from approvals.sharing import Common, Share, Sharing
 from approvals.statements import LIVE
 from approvals.ticket import State, StoreUnavailable
+from approvals.transaction import Transaction
 from approvals.vault import Vault
 
 T = TypeVar("T")
@@ -56,6 +59,8 @@ class Store:
         self._clock = clock
         self._writers = asyncio.Semaphore(self._database.writers)
         self._readers = asyncio.Semaphore(self._database.readers)
+        self._looking = Sharing(partial(self._serve, write=False), self._readers)
+        self._moving = Sharing(partial(self._serve, write=True), self._writers)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._healthy = False
 
@@ -94,57 +99,122 @@ class Store:
 
     async def read(self, work: Work[T]) -> T:
         """One consistent look. Raises `StoreUnavailable`, and what `work` itself raises."""
-        return await self._within(self._readers, work, write=False, limit_s=self._limit_s)
+        return await self._within(self._readers, work, write=False, patience_s=0.0)
 
     async def write(self, work: Work[T], *, patience_s: float = 0.0) -> T:
         """One transaction that may change something: committed when it returns, rolled back if `work` raises.
 
         `patience_s` is what `work` may spend besides the store's own limit (a record that it waits for); without any
-        it does nothing but in the database, and is done once more where the database rolled it back by itself.
-        Raises `StoreUnavailable` if it was not, or may not have been, carried out.
+        it does nothing but in the database (perhaps in another thread), and is done once more where the database
+        rolled it back by itself. Raises `StoreUnavailable` if it was not, or may not have been, carried out.
         """
-        return await self._within(self._writers, work, write=True, limit_s=self._limit_s + patience_s)
+        return await self._within(self._writers, work, write=True, patience_s=patience_s)
 
-    async def _within(self, turn: asyncio.Semaphore, work: Work[T], *, write: bool, limit_s: float) -> T:
-        deadline = asyncio.get_running_loop().time() + limit_s
+    async def look(self, work: Work[T]) -> T:
+        """As `read`, in one transaction with others that look at the same moment: for what every gated call asks."""
+        return await self._shared(self._looking, work)
+
+    async def move(self, work: Work[T]) -> T:
+        """As `write` without patience, in one transaction with others that move at the same moment.
+
+        `work` is carried out once more, alone, where it or another of them failed.
+        """
+        return await self._shared(self._moving, work)
+
+    async def _shared(self, sharing: Sharing, work: Work[T]) -> T:
+        share = sharing.join(work, asyncio.get_running_loop().time() + self._limit_s)
+        done, _ = await asyncio.wait({share.done}, timeout=self._limit_s)
+        if not done:
+            self._healthy = False
+            if sharing.leave(share):
+                raise StoreUnavailable("the store is busy")
+            raise StoreUnavailable("the store did not answer in time; what it did is unknown")
+        result: T = share.done.result()
+        return result
+
+    async def _serve(self, shares: Sequence[Share], *, write: bool) -> None:
+        """One transaction for all; where it is rolled back, one for each."""
+        common = Common(shares, asyncio.get_running_loop().time)
+        brisk = len(shares) > 1
+        task = self._begin(self._transact(common.carry_out, write, common.deadline, brisk=brisk))
+        await asyncio.wait({task})
+        fault = task.exception()
+        if fault is None:
+            for share, result in zip(shares, task.result(), strict=True):
+                _tell(share, result)
+        elif brisk and not common.ran:  # nothing was done: it broke before it was to be committed
+            for share in shares:
+                self._begin(self._go_alone(share, write))
+        else:
+            for share in shares:
+                _tell(share, fault)
+
+    async def _go_alone(self, share: Share, write: bool) -> None:
+        within = self._within(
+            self._writers if write else self._readers, share.work, write=write, deadline=share.deadline
+        )
+        task = asyncio.create_task(within)
+        await asyncio.wait({task})
+        _tell(share, task.exception() or task.result())
+
+    async def _within(
+        self, turn: asyncio.Semaphore, work: Work[T], *, write: bool, patience_s: float = 0.0, deadline: float = 0.0
+    ) -> T:
+        deadline = deadline or asyncio.get_running_loop().time() + self._limit_s + patience_s
         try:
             async with asyncio.timeout_at(deadline):
                 await turn.acquire()
         except TimeoutError as fault:
             self._healthy = False
             raise StoreUnavailable("the store is busy") from fault
-        attempts = ATTEMPTS if limit_s == self._limit_s else 1
-        task = asyncio.create_task(self._transact(work, write, deadline, attempts))
-        self._tasks.add(task)
-        task.add_done_callback(lambda done: self._ended(done, turn))
+        task = self._begin(self._transact(work, write, deadline, patient=patience_s > 0))
+        task.add_done_callback(lambda _: turn.release())
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
         if not done:
             self._healthy = False
             raise StoreUnavailable("the store did not answer in time; what it did is unknown")
         return task.result()
 
-    def _ended(self, task: asyncio.Task[Any], turn: asyncio.Semaphore) -> None:
+    def _begin(self, doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        turn.release()
         if not task.cancelled():
             task.exception()  # its caller may be gone; then nobody else asks for it
 
-    async def _transact(self, work: Work[T], write: bool, deadline: float, attempts: int) -> T:
+    async def _transact(
+        self, work: Work[T], write: bool, deadline: float, *, patient: bool = False, brisk: bool = False
+    ) -> T:
         loop, database = asyncio.get_running_loop(), self._database
+        attempts = 1 if patient or brisk else ATTEMPTS
+        ledgers: list[Ledger] = []
+
+        async def done_in(transaction: Transaction) -> T:
+            ledgers.append(ledger := Ledger(transaction, self.vault, self._outbox))
+            result = await work(ledger)
+            if loop.time() > deadline:
+                raise StoreUnavailable("out of time; nothing was done")
+            return result
+
         while True:
             attempts -= 1
             try:
-                async with database.transaction(write=write) as connection:
-                    result = await work(ledger := Ledger(connection, self.vault, self._outbox))
-                    if loop.time() > deadline:
-                        raise StoreUnavailable("out of time; nothing was done")
+                if patient:
+                    async with database.transaction(write=write) as transaction:
+                        result = await done_in(transaction)
+                else:
+                    result = await database.carry_out(done_in, write=write, brisk=brisk)
             except database.faults as fault:
                 if attempts > 0 and database.is_repeatable(fault):
                     continue
-                self._healthy = False
+                self._healthy = self._healthy and brisk  # those that went together go alone: that tells
                 raise StoreUnavailable(database.explain(fault)) from fault
             self._healthy = True
-            if self._outbox is not None and ledger.has_news:
+            if self._outbox is not None and ledgers[-1].has_news:
                 self._outbox.ring()
             return result
 
@@ -159,3 +229,13 @@ class Store:
             raise StoreUnavailable(
                 f"tickets that still count are sealed by keys that are not configured: {sorted(strange)}"
             )
+
+
+def _tell(share: Share, result: Any) -> None:
+    """What came of it, to whoever still waits."""
+    if share.done.done():
+        return
+    if isinstance(result, BaseException):
+        share.done.set_exception(result)
+    else:
+        share.done.set_result(result)

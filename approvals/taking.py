@@ -102,7 +102,7 @@ class Taking(Running):
                     return False
             return True
 
-        claiming = self._claiming[key] = asyncio.create_task(self._store.write(work))
+        claiming = self._claiming[key] = asyncio.create_task(self._store.move(work))
         claiming.add_done_callback(lambda done: done.cancelled() or done.exception())  # others may ask for it too
         claimed = False
         try:

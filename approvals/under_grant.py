@@ -28,7 +28,7 @@ class UnderGrant(GoingOn):
                 return None
             if (settled := await self._use_grant(today, step)) is not None:
                 return settled
-            found = await self._store.read(lambda ledger: ledger.of_effect(today.asked, self._clock()))
+            found = await self._store.look(lambda ledger: ledger.of_effect(today.asked, self._clock()))
             if not isinstance(weigh(found, replace(today, now=self._clock())), Replace):
                 return None
         raise StoreUnavailable("the grant moves too fast")
@@ -45,7 +45,7 @@ class UnderGrant(GoingOn):
             grants = await ledger.grants(today.asked)
             return [] if grants and await ledger.is_taken_back(today.asked, self._clock()) else grants
 
-        grants = await self._store.read(look)
+        grants = await self._store.look(look)
         return await find_grant(grants, covers, today_for) if grants else None
 
     async def _use_grant(self, today: Today, step: Step) -> Settled | None:

@@ -225,7 +225,7 @@ class InnerHouse:
             entered.set()
             await leave.wait()
 
-        holding = asyncio.create_task(self.store.write(hold))
+        holding = asyncio.create_task(self.store.write(hold, patience_s=5))
         await entered.wait()
         try:
             yield

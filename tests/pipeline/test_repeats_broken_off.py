@@ -155,7 +155,7 @@ async def test_a_store_that_fails_at_any_step_never_has_a_call_sent_twice(
     monkeypatch.setattr("gateway.repeats.KEEPING_S", (0.0,) * 2)
     async with inner_house(tmp_path, lambda _: effect) as house:
         store, rows = house.store, rows_of(house)
-        ways = {"read": store.read, "write": store.write}
+        ways = {name: getattr(store, name) for name in ("read", "write", "look", "move")}
         for lasts in (1, 99):
             for step in range(12):
                 key, amount = f"k-{lasts}-{step}", {"amount": lasts * 100 + step}

@@ -351,17 +351,17 @@ async def test_a_leg_is_not_taken_without_the_approval_of_its_answers(
         use = await waiting(it)
         answers, origin = effect({"amount": 100, "sure": True}), Origin(use, TERMS)
         ticket = await it.approved(answers, origin=origin)
-        write = it.store.write
+        move = it.store.move
 
-        async def write_late(*work: Any, **options: Any) -> Any:
+        async def move_late(*work: Any, **options: Any) -> Any:
             monkeypatch.undo()
             if meanwhile == "revoked":
                 await other.desk.act("revoke", BOB, ticket)
             elif meanwhile == "used":
                 await other.claimed(answers)
-            return await write(*work, **options)
+            return await move(*work, **options)
 
-        monkeypatch.setattr(it.store, "write", write_late)
+        monkeypatch.setattr(it.store, "move", move_late)
         if meanwhile:
             with pytest.raises(StoreUnavailable, match="moved while another was taken"):
                 await it.settle(answers, origin=origin)
@@ -460,14 +460,14 @@ async def test_parallel_continuations_of_one_worker_are_one_transaction(
     it: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever repeats a leg many times at once does not hold the write lock many times."""
-    use, write = await waiting(it), it.store.write
+    use, move = await waiting(it), it.store.move
     writes: list[object] = []
 
     async def counted(work: Any, **options: Any) -> Any:
         writes.append(work)
-        return await write(work, **options)
+        return await move(work, **options)
 
-    monkeypatch.setattr(it.store, "write", counted)
+    monkeypatch.setattr(it.store, "move", counted)
     found = await asyncio.gather(*(go_on(it, use) for _ in range(50)))
     assert [one for one in found if not isinstance(one, Claimed)] == ["in_flight"] * 49
     assert len(writes) == 1

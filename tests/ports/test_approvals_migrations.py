@@ -19,7 +19,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from click.testing import CliRunner
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 def empty(request: pytest.FixtureRequest, file: Path) -> Callable[[], str]:
     """Makes empty databases -> SQLAlchemy's URL of each."""
     if request.param == "sqlite":
-        return lambda: f"sqlite+aiosqlite:///{file}{secrets.token_hex(4)}"
+        return lambda: f"sqlite:///{file}{secrets.token_hex(4)}"
     server: Postgres = request.getfixturevalue("postgres")
     return lambda: asyncpg_url(server.create())
 
@@ -55,6 +55,9 @@ def asyncpg_url(url: str) -> str:
 
 async def on(url: str, work: Callable[[Connection], Any]) -> Any:
     """Do this in one transaction of an engine of its own."""
+    if url.startswith("sqlite:"):
+        with create_engine(url, poolclass=NullPool).begin() as plain:
+            return work(plain)
     engine = create_async_engine(url, poolclass=NullPool)
     try:
         async with engine.begin() as connection:

@@ -14,7 +14,7 @@ from typing import Any
 
 import certifi
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from approvals.database import migrate
 from approvals.desk import Desk
@@ -118,7 +118,7 @@ async def test_a_server_that_hangs_runs_nothing_and_is_used_again(server: Postgr
         finally:
             server.resume()
         await serves_again(it)
-        assert it.store._database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert it.store._database.engine.pool.checkedout() == 0
 
 
 async def test_a_connection_that_was_cut_costs_nobody_an_answer(server: Postgres) -> None:
@@ -448,7 +448,7 @@ async def test_a_connection_begins_as_poolers_let_it(server: Postgres) -> None:
 
         async def limits(ledger: Ledger) -> list[str]:
             names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "synchronous_commit")
-            return [(await ledger.connection.exec_driver_sql(f"SHOW {name}")).scalar_one() for name in names]
+            return [(await ledger.connection.execute(text(f"SHOW {name}"))).scalar_one() for name in names]
 
         assert await it.store.write(limits) == ["2s", "1500ms", "7s", "on"]
 

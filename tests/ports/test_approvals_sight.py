@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.dialects import sqlite
 
 from approvals.desk import Terms
@@ -126,7 +127,7 @@ async def test_a_long_history_is_not_read_for_a_comparison(tmp_path: Path) -> No
         )
 
         async def explain(ledger: Ledger) -> list[str]:
-            found = await ledger.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", query.params)
+            found = await ledger.connection.execute(text(f"EXPLAIN QUERY PLAN {query}"), query.params)
             return [str(row["detail"]) for row in found.mappings()]
 
         plan = await it.store.read(explain)

@@ -18,8 +18,7 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import event
-from sqlalchemy.util import await_only
+from sqlalchemy import event, text
 
 from approvals.ledger import Ledger
 from approvals.revisions import newest
@@ -95,7 +94,7 @@ async def test_commits_are_durable(it: Bench) -> None:
 
     async def look(ledger: Ledger) -> list[Any]:
         names = ("journal_mode", "synchronous", "foreign_keys")
-        return [(await ledger.connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one() for name in names]
+        return [(await ledger.connection.execute(text(f"PRAGMA {name}"))).scalar_one() for name in names]
 
     looks = await asyncio.gather(*(it.store.read(look) for _ in range(4)), it.store.write(look))
     assert looks == [["wal", 2, 1]] * 5
@@ -219,17 +218,17 @@ def locked(file: Path) -> Iterator[None]:
 
 @contextmanager
 def pragma(it: Bench, text: str) -> Iterator[None]:
-    """A real refusal of SQLite's, on every connection of this store."""
+    """A real refusal of SQLite's, in every transaction of this store."""
 
-    def before(connection: Any, cursor: Any, *_: Any) -> None:
-        cursor.execute(f"PRAGMA {text}")
+    def began(connection: Any) -> None:
+        connection.connection.driver_connection.execute(f"PRAGMA {text}")
 
-    engine = it.store._database.engine.sync_engine
-    event.listen(engine, "before_cursor_execute", before)
+    engine = it.store._database.engine
+    event.listen(engine, "begin", began)
     try:
         yield
     finally:
-        event.remove(engine, "before_cursor_execute", before)
+        event.remove(engine, "begin", began)
 
 
 async def test_a_locked_database_runs_nothing(it: Bench, file: Path) -> None:
@@ -323,11 +322,11 @@ async def test_a_database_that_workers_cannot_share_is_refused(url: str) -> None
 def stuck(it: Bench, verb: str) -> Iterator[threading.Event]:
     """The disk blocks at `verb` (begin, commit) in the database's own thread, until the event is set."""
     release = threading.Event()
-    engine = it.store._database.engine.sync_engine
+    engine = it.store._database.engine
 
     def wait(connection: Any) -> None:
         if connection.get_execution_options().get("ostiary_write"):
-            await_only(connection.connection.driver_connection._execute(release.wait, 30))
+            release.wait(30)
 
     event.listen(engine, verb, wait)
     try:
@@ -366,8 +365,11 @@ async def test_waiting_behind_a_stuck_disk_is_bounded(it: Bench) -> None:
         await it.approved(effect({"amount": amount}))
     with stuck(it, "commit") as release:
         began = time.monotonic()
+        first = asyncio.create_task(it.settle(effect({"amount": 0})))
+        while not it.store._writers.locked():  # noqa: ASYNC110 - a turn or two of the loop
+            await asyncio.sleep(0)
         settled = await asyncio.gather(
-            *(it.settle(effect({"amount": number % 5})) for number in range(100)), return_exceptions=True
+            first, *(it.settle(effect({"amount": number % 5})) for number in range(99)), return_exceptions=True
         )
         assert time.monotonic() - began < 3.0
         assert {type(one) for one in settled} == {StoreUnavailable}
@@ -388,7 +390,7 @@ async def test_a_commit_that_fails_leaves_no_transaction_open(it: Bench) -> None
         if connection.get_execution_options().get("ostiary_write") and faults:
             raise faults.pop()
 
-    event.listen(it.store._database.engine.sync_engine, "commit", fail)
+    event.listen(it.store._database.engine, "commit", fail)
     for _ in range(2):
         await nothing_runs(it)
     assert not faults

@@ -205,7 +205,7 @@ async def test_a_database_that_is_away_counts_for_nobody(tmp_path: Path) -> None
             await leave.wait()
 
         async with bench(tmp_path / "desk.db", limit_s=10) as other:
-            holding = asyncio.create_task(other.store.write(hold))
+            holding = asyncio.create_task(other.store.write(hold, patience_s=5))
             await entered.wait()
             with pytest.raises(StoreUnavailable):
                 await tally.take([allowed(9)])

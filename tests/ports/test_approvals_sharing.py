@@ -1,0 +1,193 @@
+"""Transactions that several works share: what one of them does to the others, which is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select, update
+
+from approvals.ledger import Ledger
+from approvals.schema import tickets
+from approvals.sharing import MOST
+from approvals.ticket import Claimed, StoreUnavailable
+from tests.support.approvals import BOB, Bench, bench, effect
+from tests.support.postgres import Postgres
+
+Work = Callable[[Ledger], Awaitable[Any]]
+
+
+def counted(it: Bench, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows by one with each transaction: whether it writes."""
+    database, seen = it.store._database, list[bool]()
+    carry_out = database.carry_out
+
+    async def and_count(work: Any, *, write: bool, brisk: bool = False) -> Any:
+        seen.append(write)
+        return await carry_out(work, write=write, brisk=brisk)
+
+    monkeypatch.setattr(database, "carry_out", and_count)
+    return seen
+
+
+def marking(ticket_id: str, ran: list[str], fault: Exception | None = None) -> Work:
+    """Counts a ticket's version on, and then perhaps breaks."""
+
+    async def work(ledger: Ledger) -> int:
+        ran.append(ticket_id)
+        one = tickets.c.id == ticket_id
+        await ledger.connection.execute(update(tickets).where(one).values(version=tickets.c.version + 1))
+        if fault is not None:
+            raise fault
+        return int((await ledger.connection.execute(select(tickets.c.version).where(one))).scalar_one())
+
+    return work
+
+
+async def versions(it: Bench, ids: list[str]) -> list[int]:
+    """Where these stand now."""
+
+    async def look(ledger: Ledger) -> dict[str, int]:
+        found = await ledger.connection.execute(select(tickets.c.id, tickets.c.version))
+        return {row.id: row.version for row in found}
+
+    stand = await it.store.read(look)
+    return [stand[one] for one in ids]
+
+
+async def held(it: Bench, count: int) -> list[str]:
+    """So many tickets."""
+    return [(await it.held(effect({"amount": amount}))).ticket.id for amount in range(count)]
+
+
+async def test_what_arrives_together_is_one_transaction(where: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own answer; what arrives while one is under way shares the next; no transaction grows for ever."""
+    async with bench(where) as it:
+        ids = await held(it, 5)
+        seen = counted(it, monkeypatch)
+        assert await asyncio.gather(*(it.store.move(marking(one, [])) for one in ids)) == [2] * 5
+        assert seen == [True]
+        late: list[asyncio.Task[Any]] = []
+
+        async def come() -> None:
+            late.extend(asyncio.ensure_future(it.store.move(marking(ids[0], []))) for _ in range(MOST + 1))
+
+        async def first(_: Ledger) -> None:
+            if isinstance(where, Path):  # whose works are carried out in another thread
+                asyncio.run_coroutine_threadsafe(come(), loop).result(5)
+            else:
+                await come()
+
+        loop = asyncio.get_running_loop()
+        await it.store.move(first)
+        assert sorted(await asyncio.gather(*late)) == list(range(3, 3 + MOST + 1))
+        assert seen == [True] * 4, "one, its own, and two for those that came meanwhile"
+
+
+async def test_who_breaks_a_shared_transaction_disturbs_nobody(where: Path | str) -> None:
+    """It alone is told so, and nothing of it stays; the others are carried out, each by itself, as if alone.
+
+    What was rolled back is done anew, and what is committed once.
+    """
+    async with bench(where) as it:
+        ids, ran = await held(it, 3), list[str]()
+        works = [marking(ids[0], ran), marking(ids[1], ran, LookupError("planted")), marking(ids[2], ran)]
+        found = await asyncio.gather(*(it.store.move(work) for work in works), return_exceptions=True)
+        assert [found[0], found[2]] == [2, 2]
+        assert isinstance(found[1], LookupError)
+        assert await versions(it, ids) == [2, 1, 2]
+        assert sorted(ran[2:]) == sorted(ids)
+        assert it.store.healthy
+
+
+async def test_looks_that_break_disturb_nobody(where: Path | str) -> None:
+    """A ticket that can't be read is its own caller's trouble."""
+    async with bench(where) as it:
+        ids = await held(it, 2)
+
+        async def broken(ledger: Ledger) -> None:
+            await ledger.whole(ids[0])
+            raise LookupError("planted")
+
+        found = await asyncio.gather(
+            it.store.look(lambda ledger: ledger.whole(ids[0])),
+            it.store.look(broken),
+            it.store.look(lambda ledger: ledger.whole(ids[1])),
+            return_exceptions=True,
+        )
+        assert [getattr(one, "ticket", one).__class__.__name__ for one in found] == [
+            "Ticket",
+            "LookupError",
+            "Ticket",
+        ]
+
+
+async def test_a_shared_commit_whose_end_is_unknown_is_nobodys(tmp_path: Path) -> None:
+    """All who shared it are told no, and none of them is carried out once more: it may have been done."""
+    async with bench(tmp_path / "approvals.db") as it:
+        ids, ran = await held(it, 3), list[str]()
+        faults = [sqlite3.OperationalError("disk I/O error")]
+
+        def fail(connection: Any) -> None:
+            if connection.get_execution_options().get("ostiary_write") and faults:
+                raise faults.pop()
+
+        event.listen(it.store._database.engine, "commit", fail)
+        works = [it.store.move(marking(one, ran)) for one in ids]
+        found = await asyncio.gather(*works, return_exceptions=True)
+        assert {type(one) for one in found} == {StoreUnavailable}
+        assert sorted(ran) == sorted(ids)
+        assert await versions(it, ids) == [1] * 3
+
+
+async def test_two_of_one_worker_never_share_a_use(where: Path | str) -> None:
+    """Two desks of one store claim the last use in one transaction: one has it."""
+    async with bench(where) as it:
+        await it.approved()
+        other = Bench(it.store, clock=it.clock)
+        found = await asyncio.gather(*(desk.settle() for desk in (it, other) for _ in range(5)))
+        assert sum(isinstance(one, Claimed) for one in found) == 1
+
+
+async def test_a_row_that_somebody_holds_keeps_nobody_else_waiting(postgres: Postgres) -> None:
+    """Of those that came together with the one that has to wait, each is answered while it still does."""
+    url = postgres.create()
+    async with bench(url) as it, bench(url, clock=it.clock) as other:
+        ids = await held(it, 4)
+        stands, leave = asyncio.Event(), asyncio.Event()
+
+        async def hold(ledger: Ledger) -> None:
+            await ledger.hold(ids[0])
+            stands.set()
+            await leave.wait()
+
+        holding = asyncio.create_task(other.store.write(hold, patience_s=5))
+        await stands.wait()
+        waits, *rest = (asyncio.create_task(it.store.move(marking(one, []))) for one in ids)
+        assert await asyncio.gather(*rest) == [2] * 3
+        assert not waits.done()
+        leave.set()
+        await holding
+        assert await waits == 2
+
+
+async def test_a_work_without_patience_waits_for_nothing_else(tmp_path: Path) -> None:
+    """It is run in the database's own thread, where nobody could wake it: that is said, and nothing was done."""
+    async with bench(tmp_path / "approvals.db") as it:
+        (ticket,) = await held(it, 1)
+        mark = marking(ticket, [])
+
+        async def waits(ledger: Ledger) -> None:
+            await mark(ledger)
+            await asyncio.sleep(0)
+
+        with pytest.raises(RuntimeError, match="besides its database"):
+            await it.store.write(waits)
+        assert await versions(it, [ticket]) == [1]
+        await it.store.write(waits, patience_s=1)
+        assert await versions(it, [ticket]) == [2]
+        assert (await it.desk.show(BOB, ticket))["state"] == "pending"
