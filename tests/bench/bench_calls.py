@@ -13,10 +13,14 @@ import urllib.request
 
 from tests.bench.load import Sample, sample, script, wrk
 from tests.bench.machine import disk
-from tests.bench.stand import Gateway, Stand
+from tests.bench.stand import BENCH_DATA, Gateway, Stand
 from tests.bench.table import Options, Row, number, part
 
 CONNECTIONS = (1, 8, 32)
+JUDGED = {
+    "read_file": {**BENCH_DATA["tools"]["read_file"], "arguments": {"/limit": {"at_least": 1, "at_most": 1000}}}
+}
+"""The policy reads the arguments of each call: no decision is remembered."""
 
 
 def measure(options: Options) -> list[Row]:
@@ -24,12 +28,14 @@ def measure(options: Options) -> list[Row]:
     with Stand() as stand:
         upstream = stand.upstream()
         gateway = stand.gateway([upstream])
+        judging = stand.gateway([upstream], data={**BENCH_DATA, "tools": JUDGED})
         plain, bearer = script(stand.folder, "plain"), script(stand.folder, "bearer", token=gateway.token())
         contenders = {
             "nginx": (stand.nginx(upstream), plain),
             "empty": (stand.empty_application(), plain),
             "bare": (stand.bare_proxy(upstream), plain),
             "ostiary": (gateway, bearer),
+            "judged": (judging, script(stand.folder, "judged", token=judging.token())),
         }
         seen: dict[tuple[str, int], list[Sample]] = {}
         for contender, call in contenders.values():
@@ -40,11 +46,18 @@ def measure(options: Options) -> list[Row]:
                     wrk(upstream, plain, connections, options.seconds)
                 )
                 for name, (contender, call) in contenders.items():
+                    if name == "judged" and connections != 32:
+                        continue
                     looking = options.spy if (name, connections, nth) == ("ostiary", 32, options.rounds - 1) else None
                     found = sample(contender, call, connections, options.seconds, spy=looking)
                     seen.setdefault((name, connections), []).append(found)
         rows = [row for connections in CONNECTIONS for row in _throughput(seen, connections)]
         calls = sum(each.requests for (name, _), samples in seen.items() if name == "ostiary" for each in samples)
+        rates, costs = (tuple(getattr(each, member) for each in seen["judged", 32]) for member in ("rps", "cpu_us"))
+        rows += [
+            Row("judged.32.rps", "… where the policy reads the arguments, 32 connections", rates, "requests/s"),
+            Row("judged.32.cpu", "… CPU", costs, "µs/request"),
+        ]
         return rows + _latency(seen, *disk(stand.folder)) + _left(gateway, calls)
 
 

@@ -9,6 +9,7 @@ docs/scale.md are written anew.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -21,6 +22,7 @@ from tests.bench.table import about, keep, kept, table
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@functools.cache
 def tables(file: Path = KEPT) -> Mapping[str, str]:
     """All tables of the pages, by name."""
     figures = read(file)

@@ -19,6 +19,7 @@ from tests.bench.table import kept, number
 KEPT = Path(__file__).parent / "figures.json"
 KINDS = {
     "an allowed call": "allowed.32.cpu",
+    "an allowed call whose arguments the policy reads": "judged.32.cpu",
     "a gated call, tickets in PostgreSQL": "gated.postgresql.approved.cpu",
     "a gated call, tickets in SQLite": "gated.sqlite.approved.cpu",
     "an allowed call, OPA over HTTP": "opa.cpu",

@@ -31,7 +31,7 @@ from tests.support.issuer import Issuer
 from tests.support.ports import free_port
 from tests.support.stack import DATA, secrets_for, write_config
 
-BENCH_DATA = {**DATA, "tools": {"read_file": {"effect": "read", "scopes": ["files:read"]}}}
+BENCH_DATA: Mapping[str, Any] = {**DATA, "tools": {"read_file": {"effect": "read", "scopes": ["files:read"]}}}
 
 
 @dataclass(frozen=True)
