@@ -60,7 +60,7 @@ def main() -> int:
         return 2
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ostiary-bench-") as folder:
-        machine = facts(Path(folder))
+        machine = facts(Path(folder)) | {"rounds": f"{given.rounds} of {given.seconds} s each"}
         rows: list[Row] = []
         failed = []
         for name in given.parts or PARTS:

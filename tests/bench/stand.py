@@ -80,6 +80,7 @@ class Stand:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever stops a benchmark stops its processes too
         return self
 
     def __exit__(
