@@ -15,9 +15,9 @@ from policies.verdict import Effect, Verdict
 
 ENTRIES: Final = 8192
 TOTAL_BYTES: Final = 16 * 1024 * 1024
-LARGEST: Final = 16 * 1024
+LARGEST: Final = 64 * 1024
 OVERHEAD: Final = 256
-"""What one entry takes besides its key. Verdicts are shared: few texts, each read once."""
+"""What one entry takes besides its key and what it shows of a list."""
 
 
 def holds(verdict: Verdict) -> bool:
@@ -30,7 +30,10 @@ def holds(verdict: Verdict) -> bool:
 
 
 class Memory:
-    """The least recently used is forgotten first. Bounded by entries and by bytes of keys."""
+    """The least recently used is forgotten first. Bounded by entries and by bytes.
+
+    Of a list's page the candidates are part of the question, and so of what it is found by.
+    """
 
     def __init__(self, entries: int = ENTRIES, total_bytes: int = TOTAL_BYTES) -> None:
         self._entries = entries
@@ -51,6 +54,10 @@ class Memory:
         if not question.begins or not holds(verdict) or len(key) > LARGEST or key in self._kept:
             return
         self._kept[key] = verdict
-        self._size += len(key) + OVERHEAD
+        self._size += _weight(key, verdict)
         while len(self._kept) > self._entries or self._size > self._total:
-            self._size -= len(self._kept.popitem(last=False)[0]) + OVERHEAD
+            self._size -= _weight(*self._kept.popitem(last=False))
+
+
+def _weight(key: bytes, verdict: Verdict) -> int:
+    return len(key) + OVERHEAD + sum(64 + 4 * len(shown) for shown in verdict.visible)

@@ -14,15 +14,20 @@ import orjson
 class Question:
     """An input document: `bytes(question)` is its JSON text.
 
-    `rest` is the text without `request.arguments`, whose last member `request` is. `begins`: it is about a call that
-    brings nothing but arguments (no list, no answers, no tasks, no grant), so that its verdict may be remembered.
+    `rest` is the text without `request.arguments`, whose last member `request` is. `begins`: it is a first
+    request, or the page that answers one: no answers, no tasks, no grant, so that its verdict may be remembered.
     """
 
     __slots__ = ("_arguments", "_text", "begins", "rest")
 
-    def __init__(self, document: Mapping[str, Any], arguments: Mapping[str, Any], *, begins: bool) -> None:
-        """`document` has `request` as its last member, without `arguments`."""
-        self.rest = orjson.dumps(document, default=dict)
+    def __init__(
+        self, facts: Mapping[str, Any], request: Mapping[str, Any], arguments: Mapping[str, Any], *, begins: bool
+    ) -> None:
+        """`facts` are all members but `request`, and `request` all of its own but `arguments`; neither is empty."""
+        self.rest = b'%b,"request":%b}' % (
+            orjson.dumps(facts, default=dict)[:-1],
+            orjson.dumps(request, default=dict),
+        )
         self.begins = begins
         self._arguments = arguments
         self._text = b""

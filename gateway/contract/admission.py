@@ -85,7 +85,7 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     }
     if candidates is not None:
         question["candidates"] = candidates
-    question["request"] = request = {
+    request: dict[str, Any] = {
         "method": call.method,
         "kind": call.kind,
         "name": call.name,
@@ -96,9 +96,8 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     }
     if grant is not None:
         request["grant"] = {"schema": grant}
-    begins = candidates is None and opened is None and grant is None
-    begins = begins and not (call.goes_on or call.task_ids or call.input_responses is not None)
-    return Question(question, call.arguments, begins=begins)
+    begins = opened is None and grant is None and call.input_responses is None and not (call.goes_on or call.task_ids)
+    return Question(question, request, call.arguments, begins=begins)
 
 
 def _task(handle: str, task: Task | None) -> dict[str, Any]:

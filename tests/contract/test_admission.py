@@ -388,3 +388,19 @@ def test_a_gated_call_that_can_not_be_written_canonically_is_refused() -> None:
     with pytest.raises(Refused) as caught:
         admit(walked(request, use=USE))
     assert caught.value.refusal is Refusal.PARAMS_INVALID
+
+
+def test_only_first_requests_begin() -> None:
+    """What may be remembered of a decision is of a first request or a page: no leg, no answers, no task, no grant."""
+    call, page = ask(message()), ask(message("tools/list"))
+    assert policy_input("call", SERVER, ALICE, call, TOOL).begins
+    assert policy_input("list", SERVER, ALICE, page, None, [{"id": "read_file"}]).begins
+    assert not policy_input("call", SERVER, ALICE, call, TOOL, grant={}).begins
+    assert not policy_input("call", SERVER, ALICE, call, TOOL, opened=OpenedState("s", 1)).begins
+    params = {"name": "read_file", "arguments": {}}
+    legs: tuple[dict[str, Any], ...] = ({"requestState": "s"}, {"inputResponses": {}})
+    for more in legs:
+        assert not policy_input("call", SERVER, ALICE, ask(message(params={**params, **more})), TOOL).begins
+    task = ask(message("tasks/get", params={"taskId": "handle"}, meta=TASKS_META))
+    opened = OpenedTasks((Task("handle", "u", "t"),))
+    assert not policy_input("call", SERVER, ALICE, task, None, tasks=opened).begins

@@ -71,8 +71,14 @@ DOCUMENT: dict[str, Any] = {
 
 
 def ask(name: str, word: str, *, begins: bool = True, leg: int = 0) -> Question:
-    document = {**DOCUMENT, "request": {**DOCUMENT["request"], "name": name, "leg": leg}}
-    return Question(document, {"word": word}, begins=begins)
+    return put(
+        {**DOCUMENT, "request": {**DOCUMENT["request"], "name": name, "leg": leg}}, {"word": word}, begins=begins
+    )
+
+
+def put(document: Mapping[str, Any], arguments: Any, *, begins: bool = True) -> Question:
+    facts = {name: value for name, value in document.items() if name != "request"}
+    return Question(facts, document["request"], arguments, begins=begins)
 
 
 async def words(policy: EmbeddedPolicy | OpaPolicy, *questions: Question) -> list[tuple[str, ...]]:
@@ -109,7 +115,7 @@ async def test_what_does_not_say_so_is_asked_each_time(lies: EmbeddedPolicy, nam
 
 
 async def test_what_brings_more_than_arguments_is_asked_each_time(lies: EmbeddedPolicy) -> None:
-    """Lists, answers, tasks, grants (`begins` is false), and questions that come as text."""
+    """Answers, tasks, grants (`begins` is false), and questions that come as text."""
     await lies.start()
     try:
         await words(lies, ask("same", "one"))
@@ -154,7 +160,7 @@ async def test_whatever_else_differs_is_another_question(tmp_path: Path) -> None
         assert len(paths) > 20
         for number, path in enumerate(paths):
             asked = policy.remembered
-            other = [Question(altered(path), {"word": f"{number}{which}"}, begins=True) for which in "ab"]
+            other = [put(altered(path), {"word": f"{number}{which}"}) for which in "ab"]
             assert await words(policy, *other) == [(f"{number}a",)] * 2, path
             assert policy.remembered == asked + 1
         assert await words(policy, ask("same", "three")) == [("one",)]
@@ -219,15 +225,44 @@ def test_memory_is_bounded_and_forgets_what_was_not_used() -> None:
     for one in (first, second, third, third):
         small.keep(one, ALLOW)
     assert [small.recall(one) for one in (first, second, third)] == [None, ALLOW, ALLOW]
+    page = Verdict(Effect.ALLOW, any_arguments=True, visible=("tool" * 100,) * 3, revision="r")
+    small.keep(long := ask("d", "x"), page)
+    assert small.recall(long) is None, "what a page shows counts as well"
     long = ask("n" * memory.LARGEST, "x")
     few.keep(long, ALLOW)
     assert few.recall(long) is None
 
 
+async def test_a_page_is_another_one_with_every_candidate(tmp_path: Path) -> None:
+    """What is shown of a list is remembered for these very candidates alone, in this order, pinned or not."""
+    folder = write_bundle(tmp_path / "bundle", load_bundle(SHIPPED).modules[0].text)
+    tools = {"a": {"effect": "read"}, "b": {"effect": "read", "arguments": {"/x": {}}}, "c": False}
+    hours = {"effect": "read", "hours": [{"first_day": "2000-01-01"}]}
+    (folder / "mcp/authz/data.json").write_text(json.dumps({"servers": {"files": {"tools": {**tools, "h": hours}}}}))
+
+    def page(*candidates: str, pinned: bool = False) -> Question:
+        request = {**DOCUMENT["request"], "method": "tools/list", "kind": "list", "name": None}
+        offered = [{"id": one, "pinned": pinned} for one in candidates]
+        document = {**DOCUMENT, "phase": "list", "tool": None, "candidates": offered, "request": request}
+        return put(document, {"cursor": "x"})
+
+    policy = EmbeddedPolicy(folder, deadline_s=5)
+    await policy.start()
+    try:
+        for asked, remembered, shown in (
+            (page("a", "c"), 0, ("a",)), (page("a", "c"), 1, ("a",)), (page("c", "a"), 1, ("a",)),
+            (page("a", "b", "c"), 1, ("a", "b")), (page("a", "c", pinned=True), 1, ("a",)),
+            (page("a", "b", "c"), 2, ("a", "b")), (page("a", "h"), 2, ("a", "h")), (page("a", "h"), 2, ("a", "h")),
+        ):  # fmt: skip
+            assert ((await policy.judge(asked)).visible, policy.remembered) == (shown, remembered)
+    finally:
+        await policy.close()
+
+
 @pytest.mark.parametrize("arguments", [{}, {"a": [1, {"b": None}]}, {"t": "\u00e9\u2028"}])
 def test_the_text_of_a_question_is_the_whole_document(arguments: dict[str, Any]) -> None:
     """What the engine reads is `rest` with the arguments in their place, and nothing but that."""
-    question = Question(DOCUMENT, arguments, begins=True)
+    question = put(DOCUMENT, arguments)
     whole = {**DOCUMENT, "request": {**DOCUMENT["request"], "arguments": arguments}}
     assert json.loads(bytes(question)) == whole
     assert json.loads(question.rest) == DOCUMENT
@@ -256,7 +291,7 @@ async def test_with_a_memory_and_without_one_the_shipped_rules_decide_alike(tmp_
                 arguments: Mapping[str, Any] = document["request"].pop("arguments")
                 if not isinstance(arguments, dict):
                     continue
-                here = await policy.judge(Question(document, arguments, begins=True))
+                here = await policy.judge(put(document, arguments))
                 assert here == await policy.judge(whole), f"seed {seed}: {whole.decode()}"
             remembered += policy.remembered
         finally:
