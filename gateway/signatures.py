@@ -25,6 +25,7 @@ from gateway.contract.strict_json import NotStrict, read_strictly
 TOKEN_BYTES = 8192
 """The longest token that is looked at."""
 KEYS_PER_SET = 128
+NOT_SIGNED = "the signature does not verify"
 RSA_BITS = range(2048, 8193)
 
 _COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]+)")
@@ -135,7 +136,7 @@ def check_signature(signed: Signed, key: Key) -> None:
     if signed.alg not in key.algorithms:
         invalid("the key is not made for this algorithm")
     if ALGORITHMS[signed.alg].check.verify(signed.signing_input, key.public, signed.signature) is not True:
-        invalid("the signature does not verify")
+        invalid(NOT_SIGNED)
 
 
 def read_key_set(document: bytes) -> tuple[Key, ...]:

@@ -28,6 +28,7 @@ from gateway.contract.strict_json import NotStrict
 from gateway.keys import KeySource, Upkeep, from_discovery, from_file, from_url, is_secure_url
 from gateway.signatures import (
     ALGORITHMS,
+    NOT_SIGNED,
     TOKEN_BYTES,
     Key,
     Signed,
@@ -110,7 +111,8 @@ class Tokens:
     """The accepted issuers, their keys, and the tokens that were verified lately.
 
     Bound for life to the settings that it was made of: another configuration is another `Tokens`, with nothing
-    remembered. `clock` gives epoch seconds, `monotonic` seconds that only grow; `remember` bounds the cache.
+    remembered. `clock` gives epoch seconds, `monotonic` seconds that only grow; `remember` bounds what is
+    remembered of good tokens, `remember_false` of those whose signature was false.
     Raises ValueError for settings that would accept too much or nothing.
     """
 
@@ -121,6 +123,7 @@ class Tokens:
         leeway_s: float = 30.0,
         upkeep: Upkeep = UPKEEP,
         remember: int = 4096,
+        remember_false: int = 1024,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -129,6 +132,7 @@ class Tokens:
         self._leeway_s = leeway_s
         self._upkeep = upkeep
         self._remember = remember
+        self._remember_false = remember_false
         self._clock = clock
         self._monotonic = monotonic
         chosen = list(issuers)
@@ -138,6 +142,7 @@ class Tokens:
             raise ValueError("issuers: one is configured twice")
         self._issuers = {settings.issuer: self._prepare(settings, monotonic) for settings in chosen}
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._false: OrderedDict[bytes, tuple[Key, _Issuer]] = OrderedDict()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
@@ -208,6 +213,7 @@ class Tokens:
         if "_http" in self.__dict__:  # made only where an issuer's keys come over the network
             await self._http.aclose()
         self._verified.clear()
+        self._false.clear()
 
     async def identify(
         self, authorization: Sequence[bytes], *, resource: str, issuers: frozenset[str], alone: bool = False
@@ -222,8 +228,7 @@ class Tokens:
             digest = sha256(token).digest()
             verified = self._verified.get(digest)
             if verified is None or verified.key.retired:
-                verified = await self._verify(token, issuers)
-                self._judge(verified, resource, issuers, alone)
+                verified = await self._verify(token, digest, resource, issuers, alone)
                 self._keep(digest, verified)
             else:
                 self._judge(verified, resource, issuers, alone)
@@ -275,8 +280,15 @@ class Tokens:
         if len(self._verified) > self._remember:
             self._verified.popitem(last=False)
 
-    async def _verify(self, token: bytes, issuers: frozenset[str]) -> _Verified:
-        """Read, find the key, check the signature; only then believe the claims."""
+    async def _verify(
+        self, token: bytes, digest: bytes, resource: str, issuers: frozenset[str], alone: bool
+    ) -> _Verified:
+        """Read, find the key, hear the claims, check the signature; only then believe what they say.
+
+        What its own claims rule out is refused before the arithmetic, which costs more than all the rest: so a flood
+        of old tokens is cheap. Of a token whose signature is false, that is remembered as long as its key is there.
+        """
+        self._recall_false(digest, issuers)
         signed = read_compact(token)
         try:
             claims = strict_object(signed.payload)
@@ -290,8 +302,27 @@ class Tokens:
             invalid("the algorithm is not accepted from this issuer")
         _check_type(signed, issuer)
         key = await issuer.keys.find(signed)
-        check_signature(signed, key)
-        return self._believe(claims, issuer, key)
+        verified = self._believe(claims, issuer, key)
+        self._judge(verified, resource, issuers, alone)
+        try:
+            check_signature(signed, key)
+        except Refused:
+            self._false[digest] = (key, issuer)
+            if len(self._false) > self._remember_false:
+                self._false.popitem(last=False)
+            raise
+        return verified
+
+    def _recall_false(self, digest: bytes, issuers: frozenset[str]) -> None:
+        """Refuse at once what a key that is still there did not sign: it is the same text, so it never will have."""
+        key, issuer = self._false.get(digest, (None, None))
+        if key is None or issuer is None:
+            return
+        if key.retired:
+            del self._false[digest]  # another key may go by its name
+        elif issuer.keys.fresh and issuer.settings.issuer in issuers:
+            self._false.move_to_end(digest)
+            invalid(NOT_SIGNED)
 
     def _believe(self, claims: dict[str, Any], issuer: _Issuer, key: Key) -> _Verified:
         """Claims under a good signature -> what is remembered of the token."""

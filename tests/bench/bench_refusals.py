@@ -4,7 +4,7 @@
 
 A header that contradicts the body, an expired token, a bad signature, no token, a server that does not exist. Each
 kind is first shown to be refused for that very reason. At this rate records are folded beyond the stated rate.
-The tokens with a bad signature take turns, 50 of them: a remembered one would not be checked.
+The tokens with a bad signature take turns, more of them than are remembered: a remembered one is not checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def kinds(gateway: Gateway) -> list[Bad]:
     """All that are measured."""
     past = int(time.time()) - 7200
     head, payload, signature = gateway.token().split(".")
-    forged = [f"{head}.{payload}.{signature[:-6]}{n:06d}" for n in range(50)]
+    forged = [f"{head}.{payload}.{n:06d}{signature[6:]}" for n in range(2000)]
     wrong = {**HEADERS, "Mcp-Name": "write_file"}
     return [
         Bad("header", "a header that contradicts the body", "header_mismatch", 400, [gateway.token()], wrong),

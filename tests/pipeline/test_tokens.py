@@ -17,6 +17,7 @@ import pytest
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.keys import Upkeep
+from gateway.signatures import Key, Signed, check_signature
 from gateway.tokens import IssuerSettings, Tokens
 from tests.support.issuer import Issuer, SigningKey, private_key, signing_key
 
@@ -96,7 +97,12 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
     doors: list[Door] = []
 
     async def make(
-        issuer: Issuer | None = None, *, leeway_s: float = 30, remember: int = 4096, **settings: Any
+        issuer: Issuer | None = None,
+        *,
+        leeway_s: float = 30,
+        remember: int = 4096,
+        remember_false: int = 1024,
+        **settings: Any,
     ) -> Door:
         issuer = issuer or Issuer()
         file = issuer.write(tmp_path / f"jwks-{len(doors)}.json")
@@ -105,6 +111,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
             [IssuerSettings(**{"issuer": issuer.name, "jwks_file": file, **settings})],
             leeway_s=leeway_s,
             remember=remember,
+            remember_false=remember_false,
             upkeep=Upkeep(poll_s=600),
             clock=lambda: time.time() + now[0],
         )
@@ -552,6 +559,55 @@ async def test_a_refused_token_is_not_remembered(door: Door) -> None:
         await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, **bad)}")
     await door.refuses(f"Bearer {door.issuer.mint(OTHER)}")
     assert not door.tokens._verified
+
+
+def forged(token: str, nth: int = 0) -> str:
+    """The same claims under a signature that nobody made."""
+    signed, _, signature = token.rpartition(".")
+    return f"{signed}.{nth:06d}{signature[6:]}"
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts whose signature was checked, as they come."""
+    seen: list[str] = []
+
+    def check(signed: Signed, key: Key) -> None:
+        seen.append(signed.signing_input.decode())
+        check_signature(signed, key)
+
+    monkeypatch.setattr("gateway.tokens.check_signature", check)
+    return seen
+
+
+async def test_what_the_claims_rule_out_costs_no_arithmetic(door: Door, checked: list[str]) -> None:
+    """A flood of old or foreign tokens is refused by what they say themselves; none is accepted for that."""
+    await door.refuses(f"Bearer {forged(door.issuer.mint(RESOURCE))}")
+    assert len(checked) == 1
+    for token in (door.issuer.mint(RESOURCE, exp=1), door.issuer.mint(OTHER), door.issuer.mint(RESOURCE, cnf={})):
+        for shown in (token, forged(token)):
+            assert "signature" not in (await door.refuses(f"Bearer {shown}")).detail
+    assert len(checked) == 1
+
+
+async def test_a_false_signature_is_checked_once(build: Build, checked: list[str]) -> None:
+    """The same text never becomes a good one while its key is there; others are looked at, the true one passes."""
+    door = await build(remember_false=3)
+    token = door.issuer.mint(RESOURCE)
+    details = {(await door.refuses(f"Bearer {forged(token)}")).detail for _ in range(5)}
+    assert details == {"the signature does not verify"}
+    assert len(checked) == 1
+    await door.bearer(token)
+    for nth in range(1, 20):
+        await door.refuses(f"Bearer {forged(token, nth)}")
+    assert len(checked) == 21
+    assert len(door.tokens._false) == 3
+    await door.refuses(f"Bearer {forged(token)}")
+    assert len(checked) == 22, "pushed out, so looked at again"
+    where = {"issuers": frozenset({"https://other.example.com"})}
+    assert "issuer" in (await door.refuses(f"Bearer {forged(token)}", **where)).detail
+    await door.tokens.close()
+    assert not door.tokens._false
 
 
 async def test_the_tenant_is_the_configured_claim(build: Build) -> None:

@@ -252,6 +252,20 @@ async def test_another_key_under_the_same_id_is_another_key(server: JwksServer, 
     assert await refusal(room, new, new.mint(RESOURCE)) is None
 
 
+async def test_a_token_that_a_former_key_did_not_sign_is_heard_again(server: JwksServer, open_room: Open) -> None:
+    """What is remembered of a false signature ends with the key that it was checked against."""
+    old = Issuer(keys=[signing_key("ES256", 0, kid="k")])
+    new = Issuer(keys=[signing_key("ES256", 1, kid="k")])
+    server.routes[JWKS] = old.jwks()
+    room = await open_room(old, jwks_uri=server.url + JWKS)
+    early = new.mint(RESOURCE)
+    assert await refusal(room, new, early) is Refusal.TOKEN_INVALID
+    assert await refusal(room, new, early) is Refusal.TOKEN_INVALID
+    server.routes[JWKS] = new.jwks()
+    assert await refusal(room, old, old.mint(RESOURCE, header={"kid": "unknown"})) is Refusal.TOKEN_INVALID
+    assert await refusal(room, new, early) is None
+
+
 async def test_keys_are_refreshed_on_schedule(server: JwksServer, open_room: Open) -> None:
     """Without any token the set is fetched again and again, so that a withdrawn key does not live on."""
     issuer = Issuer()
@@ -285,10 +299,12 @@ async def test_jwt_12_keys_down_at_start(server: JwksServer, open_room: Open) ->
 async def test_jwt_12_keys_down_after_start(server: JwksServer, open_room: Open) -> None:
     """The last good keys serve to the bound; then remembered and new tokens alike get 503, until keys come back."""
     issuer, clock = Issuer(), Clock()
+    false = Issuer(keys=[signing_key("ES256", 1, kid=issuer.keys[0].kid)]).mint(RESOURCE)
     server.routes[JWKS] = issuer.jwks()
     room = await open_room(issuer, Upkeep(refresh_s=0.02, retry_s=0.02), clock, jwks_uri=server.url + JWKS)
     remembered, fresh = issuer.mint(RESOURCE), issuer.mint(RESOURCE, sub="bob")
     assert await refusal(room, issuer, remembered) is None
+    assert await refusal(room, issuer, false) is Refusal.TOKEN_INVALID
     await server.stop()
     clock.now += 3599
     await asyncio.sleep(0.1)
@@ -296,6 +312,7 @@ async def test_jwt_12_keys_down_after_start(server: JwksServer, open_room: Open)
     assert await refusal(room, issuer, fresh) is None
     clock.now += 2
     assert await refusal(room, issuer, remembered) is Refusal.KEYS_UNAVAILABLE
+    assert await refusal(room, issuer, false) is Refusal.KEYS_UNAVAILABLE
     assert await refusal(room, issuer, issuer.mint(RESOURCE, sub="eve")) is Refusal.KEYS_UNAVAILABLE
     assert room.degraded == (issuer.name,)
     await server.listen()
