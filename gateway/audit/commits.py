@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from gateway.audit.flood import Flood
@@ -140,7 +139,7 @@ class GroupCommit:
         self._open: set[str] = set()
         self._marked_at = 0
         self._markable = True
-        self._stamped: tuple[int, str] = (0, "")
+        self._second, self._prefix = -1, ""
         self._told_lost = self._told_failures = 0
         self._started = self._running = False
         self.fault = "the audit is not started"
@@ -239,12 +238,11 @@ class GroupCommit:
         await self._scribe.close(self._bounds.deadline_s)
 
     def _add(self, record: Mapping[str, Any], done: asyncio.Future[None] | None = None, weight: int = 0) -> _Waiting:
-        now = time.time()
-        millis = int(now * 1000)
-        if millis != self._stamped[0]:
-            text = datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
-            self._stamped = (millis, text.replace("+00:00", "Z"))
-        waiting = _Waiting({**record, "time": self._stamped[1]}, self._loop.time(), done, weight)
+        second, millis = divmod(int(time.time() * 1000), 1000)
+        if second != self._second:
+            self._second, self._prefix = second, time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
+        stamped = {**record, "time": f"{self._prefix}{millis:03d}Z"}
+        waiting = _Waiting(stamped, self._loop.time(), done, weight)
         self._pending.append(waiting)
         return waiting
 
