@@ -202,7 +202,7 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
     if passage.trace_id:
         record["trace_id"] = printable(passage.trace_id, 64)
     if passage.replica:
-        record["replica"] = printable(redactor.uri(passage.replica), MAX_ACTOR)
+        record["replica"] = printable(redactor.replica(passage.replica), MAX_ACTOR)
     server = passage.server
     if server is not None:
         record["server"] = server.name

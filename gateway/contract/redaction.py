@@ -28,6 +28,7 @@ MAX_MEMBERS: Final = 48
 MAX_ITEMS: Final = 16
 MAX_CLEAR: Final = 32
 MAX_SHAPE_BYTES: Final = 8192
+MAX_REPLICAS: Final = 1024
 _MAX_KEY = 64
 _MAX_CLEAR_TEXT = 256
 _SAFE_INTEGER = 2**53 - 1
@@ -109,7 +110,7 @@ class Redactor:
     `key_id` names the key in use. HMACs are HMAC-SHA256(key, purpose + NUL + data), their first 16 bytes in hex.
     """
 
-    __slots__ = ("_declared", "_inner", "_outer", "key_id")
+    __slots__ = ("_declared", "_inner", "_outer", "_replicas", "key_id")
 
     def __init__(self, keys: AuditKeys) -> None:
         # HMAC by its definition (RFC 2104) from prepared states: half the time of `hmac.digest`, six times a call.
@@ -118,6 +119,7 @@ class Redactor:
         self._outer: Final = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
         self.key_id: Final = keys.key_ids[0]
         self._declared: dict[str, Mapping[str, str]] = {}
+        self._replicas: dict[str, str] = {}
 
     def tag(self, purpose: bytes, data: bytes) -> str:
         """The keyed HMAC of `data`, apart from those of every other purpose."""
@@ -154,6 +156,15 @@ class Redactor:
             hidden = self.tag(b"uri", authority[:at].encode("utf-8", "surrogatepass"))
             path = f"{path[:start]}hmac:{hidden}{path[start + at :]}"
         return path + tail
+
+    def replica(self, url: str) -> str:
+        """The same of a configured server's URL: there are few, and each has one answer for the key's whole life."""
+        shown = self._replicas.get(url)
+        if shown is None:
+            if len(self._replicas) >= MAX_REPLICAS:
+                self._replicas.clear()
+            shown = self._replicas[url] = self.uri(url)
+        return shown
 
     def shape(
         self,

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from approvals.ticket import Claimed, Held
+from gateway.contract import redaction
 from gateway.contract.chain import MAX_LINE, ZERO, Chain, Checkpoint, chain, read_line, verify_chain
 from gateway.contract.passage import Call, Envelope, OpenedState, Passage, Tool, Waits
 from gateway.contract.record import (
@@ -442,6 +443,18 @@ def test_a_resource_is_named_without_its_secrets(uri: str, kept: str) -> None:
 
 
 HOSTILE = "a\r\nb\x1b[31mc\u2028d\u2029e\u202ef\u2066g\x00h\x7fi\x9bj\ud800k\\l\ufeffm\u200bn\U000e0001o"
+
+
+def test_a_replicas_url_is_remembered_within_bounds_as_its_key_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered is what `uri` says, for each key its own, and never of more URLs than a bound."""
+    monkeypatch.setattr(redaction, "MAX_REPLICAS", 4)
+    urls = [f"https://user:word{n}@10.0.0.{n}/mcp?key=secret" for n in range(10)]
+    redactors = [REDACTOR, Redactor(AuditKeys(base64.urlsafe_b64encode(b"k" * 32).decode()))]
+    for redactor in redactors:
+        for url in (*urls, *urls):
+            assert redactor.replica(url) == redactor.uri(url)
+            assert len(redactor._replicas) <= 4
+    assert redactors[0].replica(urls[0]) != redactors[1].replica(urls[0])
 
 
 def test_hostile_text_is_one_escaped_line() -> None:
