@@ -69,7 +69,8 @@ from gateway.opening import (
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.plan import LISTENER, Plan, make_plan
-from gateway.receiving import Behind, open_control
+from gateway.receiving import open_control
+from gateway.reception import Behind
 from gateway.registry.watching import RegistryWatch
 from gateway.repeats import Repeats
 from gateway.runs import Runs
@@ -237,7 +238,7 @@ class House:
             concurrent=limits.concurrent,
         )
         self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        self._control = open_control(
+        self._control = await open_control(
             Behind(plan, self._corridor, desk, office.store, tokens, implications, sink), opened
         )
         self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed)

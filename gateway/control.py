@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
-from fastapi import FastAPI, Response
 
 from approvals.approvers import Person
 from approvals.review.visitors import RECORD_SCOPE
@@ -45,23 +44,13 @@ REFUSED_AS: Mapping[int, Refusal] = {
 }
 """The status of an answer that the approvals API made by itself -> the row under which its record stands."""
 
-REVIEW = b"/review"
+REVIEW: Final = b"/review"
 METADATA_PREFIX = "/.well-known/oauth-protected-resource"
 
 
 def is_control_path(raw_path: bytes) -> bool:
     """Whether a request target belongs to the control plane. Compared as it was sent: nothing is decoded."""
     return raw_path in (b"/approvals", REVIEW) or raw_path.startswith((b"/approvals/", b"/review/", b"/.well-known/"))
-
-
-def switch(pages: Asgi, rest: Asgi) -> Asgi:
-    """The reviewer's pages under `/review`, everything else of the control plane beside them."""
-
-    async def chosen(scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["raw_path"] == REVIEW or scope["raw_path"].startswith(REVIEW + b"/")
-        await (pages if is_page else rest)(scope, receive, send)
-
-    return chosen
 
 
 def metadata_documents(servers: Iterable[Server], approvals: Server) -> Mapping[str, bytes]:
@@ -86,16 +75,33 @@ def statement_documents(keys: Iterable[StatementKey]) -> Mapping[str, bytes]:
     return {STATEMENT_KEYS: jwk_set(found)} if found else {}
 
 
-def add_metadata(app: FastAPI, documents: Mapping[str, bytes]) -> None:
-    """Let `app` serve the documents to anybody, cacheable: nothing in them is of a caller."""
+METADATA_HEADERS: Mapping[str, str] = {
+    "content-type": "application/json",
+    "cache-control": "public, max-age=300",
+}
+"""Of every document: for anybody, cacheable, since nothing in it is of a caller."""
 
-    def publish(path: str, document: bytes) -> None:
-        @app.get(path, include_in_schema=False)
-        async def metadata() -> Response:
-            return Response(document, media_type="application/json", headers={"Cache-Control": "public, max-age=300"})
 
-    for path, document in documents.items():
-        publish(path, document)
+class Documents:
+    """Answers `GET` of a document by itself; everything else, other methods there included, is for `rest`.
+
+    Clients ask for these before they have a token: they are not to wait for what people need.
+    """
+
+    def __init__(self, documents: Mapping[str, bytes], rest: Asgi) -> None:
+        self._documents = {path.encode(): document for path, document in documents.items()}
+        self._headers = [(name.encode(), value.encode()) for name, value in METADATA_HEADERS.items()]
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        document = self._documents.get(scope["raw_path"]) if scope["method"] == "GET" else None
+        if document is None:
+            await self._rest(scope, receive, send)
+            return
+        headers = [(b"content-length", b"%d" % len(document)), *self._headers]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": document})
 
 
 def caller_of(person: Person | None) -> Identity | None:

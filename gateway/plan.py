@@ -19,8 +19,7 @@ from gateway.contract.resources import Reach
 from gateway.door.framing import DoorLimits
 from gateway.origins import accepted_hosts
 from gateway.sealing import read_keys
-from gateway.sign_in.door import CALLBACK
-from gateway.sign_in.protocol import Client
+from gateway.sign_in.client import CALLBACK, Client
 from gateway.tokens import IssuerSettings
 from gateway.upstream.target import ReplicaAddress, UpstreamTarget, check_replica_url
 from gateway.webhooks import Webhook, make_webhook

@@ -1,93 +1,83 @@
-"""The control plane put together: metadata, approvals API, reviewer's pages, and where people sign in to them.
+"""The control plane put together: its door and its metadata from the start, what people need once somebody comes.
 
-Each part is closed by the stack that it is opened on, and what people do here stands in the house's one record.
+Where people sign in, that is at the start: they will come, and what is wrong with it is to be known then.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Final
 
-from approvals.desk import Desk
-from approvals.review.pages import Room
-from approvals.store import Store
-from gateway.audit.place import Place
-from gateway.audit.port import AuditSink
-from gateway.contract.identity import Implications
-from gateway.control import ControlDoor, add_metadata, metadata_documents, statement_documents, switch
-from gateway.foresight import Foresight
-from gateway.origins import origin_of
-from gateway.pipeline import Corridor
-from gateway.plan import Plan
-from gateway.reception import Reception
-from gateway.review_audit.room import AuditPages
-from gateway.sign_in.room import SignIn
-from gateway.tokens import Tokens
+import structlog
 
-APPROVAL_BODY_BYTES: Final = 1 << 20
+from gateway.control import (
+    Asgi,
+    ControlDoor,
+    Documents,
+    Receive,
+    Scope,
+    Send,
+    metadata_documents,
+    statement_documents,
+)
+from gateway.reception import Behind, Reception
+
+Open = Callable[[], Awaitable[Asgi]]
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """What of the house stands behind the control plane."""
+async def open_control(behind: Behind, opened: AsyncExitStack) -> ControlDoor:
+    """The control plane behind its door. What was opened is closed by the stack `opened`."""
+    plan, reception = behind.plan, Reception(behind)
+    documents = {
+        **metadata_documents(plan.servers.values(), plan.approvals),
+        **statement_documents(plan.statement_keys),
+    }
 
-    plan: Plan
-    corridor: Corridor
-    desk: Desk
-    store: Store
-    tokens: Tokens
-    implications: Implications
-    sink: AuditSink
+    async def open_parlour() -> Asgi:
+        open_it = await asyncio.to_thread(_load_parlour)  # the loop serves calls meanwhile
+        return open_it(reception, documents, opened)
 
-
-def open_control(behind: Behind, opened: AsyncExitStack) -> ControlDoor:
-    """The control plane behind its door."""
-    plan, desk = behind.plan, behind.desk
-    origin = plan.settings.base_url
-    foresight = Foresight(behind.corridor, plan.servers)
-    reception = Reception(behind.corridor, plan.approvals)
-    api = reception.approvals_api(desk, foresight, min(plan.door.body_bytes, APPROVAL_BODY_BYTES))
-    documents = metadata_documents(plan.servers.values(), plan.approvals)
-    add_metadata(api, {**documents, **statement_documents(plan.statement_keys)})
-    sign_in = _open_sign_in(behind, reception, opened)
-    visitors = None if sign_in is None else sign_in.visitors
-    pages = reception.review_pages(desk, foresight, visitors, origin)
-    if sign_in is not None:
-        sign_in.add_to(pages)
-        _open_audit_pages(behind, Room(desk, visitors, origin_of(origin)), opened).add_to(pages)
-    return ControlDoor(switch(pages, api), plan.hosts, reception.turn_away)
+    late = Late(open_parlour)
+    opened.push_async_callback(late.close)
+    if plan.settings.sign_in is not None:
+        await late.open()
+    return ControlDoor(Documents(documents, late), plan.hosts, reception.turn_away)
 
 
-def _open_audit_pages(behind: Behind, room: Room, opened: AsyncExitStack) -> AuditPages:
-    """The record's pages, which read it where this gateway writes it."""
-    plan, audit = behind.plan, behind.plan.settings.audit
-    chosen = audit.checkpoints
-    place = Place(audit.file, plan.audit_database, chosen.file if chosen else None)
-    key = plan.settings.secret(chosen.key_env, "audit.checkpoints.key_env") if chosen else ""
-    pages = AuditPages(room, place, behind.sink, key=key)
-    opened.push_async_callback(pages.close)
-    return pages
+def _load_parlour() -> Callable[[Reception, Mapping[str, bytes], AsyncExitStack], Asgi]:
+    from gateway.parlour import open_parlour  # noqa: PLC0415 - a sixth of a second, and 20 MB: see above
+
+    return open_parlour
 
 
-def _open_sign_in(behind: Behind, reception: Reception, opened: AsyncExitStack) -> SignIn | None:
-    """Where people sign in, if they do."""
-    plan, settings = behind.plan, behind.plan.settings
-    if settings.sign_in is None:
-        return None
-    room = SignIn(
-        plan.sign_in,
-        plan.approvals,
-        store=behind.store,
-        tokens=behind.tokens,
-        implications=behind.implications,
-        sink=behind.sink,
-        write_off=reception.write_off,
-        keys=plan.seal_keys,
-        public_url=settings.base_url,
-        session_s=settings.sign_in.session_s,
-        idle_s=settings.sign_in.idle_s,
-        leeway_s=settings.identity.leeway_s,
-    )
-    opened.push_async_callback(room.close)
-    return room
+class Late:
+    """An application that is opened once, when it is asked for the first time; who comes meanwhile waits for that."""
+
+    def __init__(self, open_it: Open) -> None:
+        self._open_it = open_it
+        self._opening: asyncio.Task[Asgi] | None = None
+        self._app: Asgi | None = None
+
+    async def open(self) -> Asgi:
+        """The application, opened by now. Raises what opening it raises; whoever comes next tries again."""
+        if self._app is None:
+            if self._opening is None or self._opening.done():
+                self._opening = asyncio.create_task(self._open())
+            # Whoever waits may leave; the others still want it.
+            self._app = await asyncio.shield(self._opening)
+        return self._app
+
+    async def _open(self) -> Asgi:
+        app = await self._open_it()
+        structlog.get_logger("house").info("control_plane_opened")
+        return app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await (self._app or await self.open())(scope, receive, send)
+
+    async def close(self) -> None:
+        """Nothing is opened any more behind whoever closes the rest."""
+        if self._opening is not None and not self._opening.done():
+            await asyncio.wait({self._opening})

@@ -7,11 +7,12 @@ anew for every request like a bearer token of the API; when that token ends, the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Protocol
 
 from approvals.approvers import Person
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 SIGN_IN = "/review/sign-in"
 """Where a visitor without a visit is sent, with `?next=PATH` (a path below `/review`, never another origin's)."""

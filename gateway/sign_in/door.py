@@ -26,6 +26,7 @@ from gateway.contract.passage import Identity
 from gateway.contract.record import admin_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.delivery import translate
+from gateway.sign_in.client import CALLBACK
 from gateway.sign_in.cookies import Cookie
 from gateway.sign_in.flights import HOME, Flight, Flights, in_time, safe_place
 from gateway.sign_in.pages import DEFECT, HEADERS, WITH_FORM, WORDS, farewell, page
@@ -34,7 +35,6 @@ from gateway.sign_in.provider import ERRORS, Granted, Provider
 from gateway.sign_in.visitors import Session, Visitors
 from gateway.tokens import Tokens
 
-CALLBACK = "/review/callback"
 FORM_BYTES = 4096
 FORM_S = 10.0
 MOST_CHARACTERS = 4096

@@ -7,7 +7,6 @@ The one module that imports Authlib. Its wire is not used: requests to issuers a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -19,27 +18,10 @@ from joserfc.errors import ClaimError, JoseError
 
 from gateway.contract.identity import read_audience
 from gateway.contract.refusals import Refusal, Refused
+from gateway.sign_in.client import Client
 
 NO_HALF_HASH = frozenset({"EdDSA", "Ed25519"})
 """Algorithms whose `at_hash` has no hash that all agree on; the token endpoint's own connection binds the two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """The gateway as one issuer knows it. `resource` is the approvals API's, empty where the issuer is not told."""
-
-    issuer: str
-    client_id: str
-    redirect_uri: str
-    audience: str
-    scopes: tuple[str, ...]
-    secret: str = field(default="", repr=False)
-    resource_indicator: bool = True
-
-    @property
-    def resource(self) -> dict[str, str]:
-        """RFC 8707's parameter."""
-        return {"resource": self.audience} if self.resource_indicator else {}
 
 
 def authorization_url(endpoint: str, client: Client, *, state: str, nonce: str, verifier: str) -> str:

@@ -18,7 +18,8 @@ import structlog
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.strict_json import NotStrict
 from gateway.keys import Absent, KeysUnreadable, discovery_urls, get_document, is_secure_url
-from gateway.sign_in.protocol import Client, code_request, renewal_request, revocation_request
+from gateway.sign_in.client import Client
+from gateway.sign_in.protocol import code_request, renewal_request, revocation_request
 from gateway.signatures import TOKEN_BYTES, strict_object
 
 log = structlog.get_logger(__name__)

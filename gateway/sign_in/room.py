@@ -13,10 +13,10 @@ from approvals.visits import Visits
 from gateway.audit.port import AuditSink
 from gateway.contract.identity import Implications
 from gateway.contract.passage import Server
+from gateway.sign_in.client import Client
 from gateway.sign_in.cookies import Cookie
 from gateway.sign_in.door import SignInDoor, WriteOff
 from gateway.sign_in.flights import Flights
-from gateway.sign_in.protocol import Client
 from gateway.sign_in.provider import BOUNDS, Bounds, Provider
 from gateway.sign_in.visitors import Visitors
 from gateway.tokens import Tokens

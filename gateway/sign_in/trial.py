@@ -16,7 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from gateway.contract.refusals import Refused
-from gateway.sign_in.protocol import Client, authorization_url
+from gateway.sign_in.client import Client
+from gateway.sign_in.protocol import authorization_url
 from gateway.sign_in.provider import BOUNDS, ERRORS, Bounds, Provider
 
 NOBODY_THERE = frozenset(

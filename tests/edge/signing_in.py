@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from approvals.store import Store
 from gateway.contract.passage import Server
 from gateway.contract.refusals import Refused
-from gateway.sign_in.protocol import Client
+from gateway.sign_in.client import Client
 from gateway.sign_in.provider import Bounds
 from gateway.sign_in.room import SignIn
 from gateway.tokens import IssuerSettings, Tokens

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.sign_in.protocol import Client
+from gateway.sign_in.client import Client
 from gateway.sign_in.trial import try_sign_in
 from tests.edge.test_approvals_api import served
 
