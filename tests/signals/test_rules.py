@@ -210,6 +210,12 @@ BESIDE: dict[str, tuple[Series, set[str]]] = {
     "a replica that is replaced has slow calls": (
         {"ostiary_ready": "1x5 0", 'ostiary_missing{part="draining"}': "_x5 2"}, set(),
     ),
+    "another deployment is gone as a whole": (
+        {'ostiary_ready{namespace="b"}': "1x5 _"}, {"OstiaryAbsent"},
+    ),
+    "another deployment is replaced": (
+        {'ostiary_ready{namespace="b",pod="one"}': "1x5 _", 'ostiary_ready{namespace="b",pod="two"}': "_x5 1"}, set(),
+    ),
     "another deployment judges by its own policy": (
         {'ostiary_policy_info{namespace="b",revision="b"}': "1"}, set(),
     ),
@@ -336,7 +342,7 @@ def test_the_table_of_dependencies_names_alerts_and_metrics_that_there_are() -> 
         if PAGE.startswith("| dependency")
         else rows("At a glance; each is told below.")
     )
-    assert len(told) == 8
+    assert len(told) == 11
     for row in told:
         assert len(row) == 7
         assert all(row)

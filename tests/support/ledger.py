@@ -113,6 +113,7 @@ async def main(port: int, book: str) -> None:
     keep_out(door)
     await asyncio.sleep(SETTLE_S)
     server.close()
+    await asyncio.sleep(0.1)  # whoever was accepted at the last moment is among `open_` by then
     alone.clear()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(until):
