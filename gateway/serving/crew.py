@@ -21,6 +21,7 @@ import structlog
 from gateway.serving.configuration import Configuration, clear_away, lay_down
 from gateway.serving.employment import Life
 from gateway.serving.roster import Roster
+from gateway.serving.understudy import Understudy
 
 CANNOT_START = 3
 """A worker's exit code when its configuration or its bundle can't be used."""
@@ -56,6 +57,8 @@ class Crew:
         door: socket.socket,
         folder: Path,
         configuration: Configuration,
+        *,
+        understudies: list[Understudy] | None = None,
     ) -> None:
         self.roster: Final = roster
         self.stopping: Final = asyncio.Event()
@@ -65,6 +68,7 @@ class Crew:
         self._command = command
         self._door = door
         self._folder = folder
+        self._understudies = [] if understudies is None else understudies
         self._slots = [Slot(number, configuration) for number in range(roster.wanted)]
         self._lives: set[Life] = set()
         self._seats: set[int] = set()
@@ -110,7 +114,12 @@ class Crew:
             options = ("--port", str(self._door.getsockname()[1]), "--text", str(text))
             environment: Mapping[str, str] = {"PROMETHEUS_MULTIPROC_DIR": str(self._folder)}
             life = await Life.begin(
-                (*self._command, *options), self._door.fileno(), seat, configuration.grace_s, environment
+                (*self._command, *options),
+                self._door.fileno(),
+                seat,
+                configuration.grace_s,
+                environment,
+                understudy=self._understudies.pop() if self._understudies else None,
             )
         except BaseException:
             self._seats.discard(seat)

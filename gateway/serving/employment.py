@@ -19,10 +19,13 @@ import structlog
 
 from gateway.serving.roster import Worker
 from gateway.serving.status import LONGEST_LINE, Resigned, read_line
+from gateway.serving.understudy import Understudy
 
 SILENCE_S = 30
 """A worker that spoke once and has been silent for so long hangs, and is replaced."""
 LAST_WORD_S = 1.0
+COMMAND = 3
+"""Where in the argv of one of our own commands its name stands: after `python -m gateway.cli`."""
 CLOSING_S = 10.0
 """What a worker may need after its grace time: to commit its records and end its evaluators."""
 
@@ -43,12 +46,22 @@ class Life:
 
     @classmethod
     async def begin(
-        cls, command: Sequence[str], fd: int, seat: int, grace_s: float, environment: Mapping[str, str]
+        cls,
+        command: Sequence[str],
+        fd: int,
+        seat: int,
+        grace_s: float,
+        environment: Mapping[str, str],
+        *,
+        understudy: Understudy | None = None,
     ) -> Life:
-        """Start the process, to which the listener's `fd` is passed. Raises `OSError`."""
+        """Start the process, or let the `understudy` be it; the listener's `fd` is passed to it. Raises `OSError`."""
         readable, writable = os.pipe()
         pipe = os.fdopen(readable, "rb", 0)
         try:
+            if understudy is not None:
+                arguments = (*command[COMMAND:], "--seat", str(seat))
+                return cls(understudy.play(arguments, fd, writable, environment), pipe, seat, grace_s)
             process = await asyncio.create_subprocess_exec(
                 *command, "--seat", str(seat), "--fd", str(fd), "--status-fd", str(writable),
                 pass_fds=(fd, writable), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,

@@ -25,6 +25,7 @@ from gateway.serving.listener import SETTLE_S, CannotServe, bind, keep_out
 from gateway.serving.metrics_folder import MetricsFolder
 from gateway.serving.reload import Reload
 from gateway.serving.roster import Roster
+from gateway.serving.understudy import Understudy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class Posts:
 class Supervisor:
     """Listens, and passes on what signals and operators ask."""
 
-    def __init__(self, posts: Posts) -> None:
+    def __init__(self, posts: Posts, understudies: list[Understudy] | None = None) -> None:
+        """`understudies` become the first workers; who does is taken out of the list."""
         self.posts = posts
+        self._understudies = understudies
         self.roster = Roster(posts.workers)
         self._log = structlog.get_logger("supervisor")
         self._hurried = asyncio.Event()
@@ -65,7 +68,14 @@ class Supervisor:
             bind(posts.admin_host, posts.admin_port, "admin") as desk,
         ):
             folder = MetricsFolder()
-            self._crew = crew = Crew(self.roster, posts.command, door, folder.path, posts.configuration)
+            self._crew = crew = Crew(
+                self.roster,
+                posts.command,
+                door,
+                folder.path,
+                posts.configuration,
+                understudies=self._understudies,
+            )
             self._reload = Reload(crew, posts.file, Judge(posts.judge, folder.path), posts.configuration)
             self._hear()
             host, port = door.getsockname()[:2]

@@ -32,7 +32,7 @@ from tests.rows.stage import listed
 from tests.support.certificates import LOOPBACK, authority
 from tests.support.oidc import Oidc
 from tests.support.postgres import Postgres
-from tests.support.processes import descendants, eventually
+from tests.support.processes import descendants, eventually, figures_of
 from tests.support.stack import Stack, body, call, headers_of, write_config
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
@@ -584,14 +584,14 @@ def listen_at_the_rest(scene: Scene) -> None:
     heard["shadow"] += [path.read_bytes() for path in folder.glob("shadow.jsonl*")]
     assert stack.process is not None
     heard["temp"].append(files(scene.temp))
+    found = set()
     for pid in (stack.process.pid, *descendants(stack.process.pid)):
         with contextlib.suppress(OSError):
             heard["arguments of processes"].append(Path(f"/proc/{pid}/cmdline").read_bytes())
-            around = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            shared = [
-                one.partition(b"=")[2].decode() for one in around if one.startswith(b"PROMETHEUS_MULTIPROC_DIR=")
-            ]
-            heard["temp"] += [files(Path(one)) for one in shared]
+            if shared := figures_of(pid):
+                found.add(shared)
+                heard["temp"].append(files(shared))
+    assert len(found) == 1  # its workers count in one folder, and it was listened at
     for name, receiver in scene.sinks.items():
         sink = "webhook" if name == "chat" else name
         for seen in receiver.seen:  # its own address and headers are for it alone

@@ -2,7 +2,6 @@
 
 design.md, "Workers"; requirements AUD-08, OPS-07, JWT-12 (start), the supervisor's part of APR-13 and OPS-01.
 """
-# ruff: noqa: ASYNC240 - the tests look at files and processes from outside
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from gateway.serving.metrics_folder import MetricsFolder
 from gateway.serving.supervisor import Posts, Supervisor
 from tests.support.issuer import JwksServer
 from tests.support.ports import free_port
-from tests.support.processes import descendants, eventually, living
+from tests.support.processes import descendants, eventually, figures_of, living
 from tests.support.stack import ISSUER, Stack, body, call, headers_of
 from tests.support.upstream import SSE_HEAD, Exchange, ScriptedUpstream, chunk, http, result_of
 
@@ -198,8 +197,9 @@ async def test_without_their_supervisor_workers_end_and_leave_nothing(
     assert stack.process is not None
     started = descendants(stack.process.pid)
     assert len(started) == 2 + 4
-    folder = environment(next(iter(await stack.worker_pids())))["PROMETHEUS_MULTIPROC_DIR"]
-    assert Path(folder).is_dir()
+    folder = figures_of(next(iter(await stack.worker_pids())))
+    assert folder is not None
+    assert folder.is_dir()
     calling = asyncio.create_task(stack.post("files", call(arguments={"wait": True})))
     await eventually("the call runs", lambda: bool(files.executed))
 
@@ -209,14 +209,9 @@ async def test_without_their_supervisor_workers_end_and_leave_nothing(
     files.open_.set()
     assert (await calling).status_code == 200
     await eventually("every process ended", lambda: not living(started), 10)
-    assert not Path(folder).exists()
+    assert not folder.exists()
     kinds = [r["outcome"] for writer in (0, 1) for r in stack.records(writer) if r["kind"] == "outcome"]
     assert kinds == ["executed"]
-
-
-def environment(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def accepts(port: int) -> bool:

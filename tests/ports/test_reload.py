@@ -263,12 +263,12 @@ async def test_a_replacement_that_is_just_being_started_does_not_displace_a_succ
     begin, gate, old = Life.begin, asyncio.Event(), digest_of(b"first")[:32]
     held, late = asyncio.Event(), list[Life]()
 
-    async def begin_late(command: Sequence[str], *rest: Any) -> Life:
+    async def begin_late(command: Sequence[str], *rest: Any, **more: Any) -> Life:
         if old not in command[-1]:
-            return await begin(command, *rest)
+            return await begin(command, *rest, **more)
         held.set()
         await gate.wait()
-        late.append(await begin(command, *rest))
+        late.append(await begin(command, *rest, **more))
         return late[-1]
 
     async with running(tmp_path, 1) as (house, file):

@@ -30,6 +30,12 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def figures_of(pid: int) -> Path | None:
+    """Where a worker counts: the folder of the figures that it has in its memory; none of another process."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return next((Path(line.split(maxsplit=5)[5]).parent for line in lines if "/ostiary-metrics-" in line), None)
+
+
 def living(pids: Iterable[int]) -> set[int]:
     """Those of `pids` that live."""
     return set(pids) & parents().keys()
