@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.config import ConfigError, Settings
-from gateway.registry.lock import LockUnreadable, load_lock
-from gateway.registry.stanzas import disagreements
 
 VARIABLE: Final = "OSTIARY_REGISTRY__SERVERS"
 
@@ -67,6 +65,9 @@ def hold_to_lock(settings: Settings, included: Included) -> None:
     """Raise `ConfigError` where a server from a registry is not as somebody admitted it. The files are absolute."""
     if not included.names:
         return
+    from gateway.registry.lock import LockUnreadable, load_lock  # noqa: PLC0415 - for those alone who include servers
+    from gateway.registry.stanzas import disagreements  # noqa: PLC0415
+
     file = settings.registry.lock
     try:
         lock = load_lock(file)

@@ -21,7 +21,6 @@ from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.postgres import PostgresSettings, PostgresSink
 from gateway.audit.segments import slot_path
 from gateway.catalog import Catalog
 from gateway.contract.pins import PinsUnreadable
@@ -103,6 +102,8 @@ async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
     audit = plan.settings.audit
     sink: GroupCommit
     if plan.audit_database is not None:
+        from gateway.audit.postgres import PostgresSettings, PostgresSink  # noqa: PLC0415 - and its driver
+
         sink = PostgresSink(PostgresSettings(plan.audit_database))
     else:
         sink = JsonlSink(JsonlSettings(audit.file, rotate_bytes=audit.rotate_bytes, rotate_s=audit.rotate_s))

@@ -20,7 +20,6 @@ from approvals.store import Store
 from approvals.tally import sweep
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
-from gateway.audit.postgres import close_orphans as close_orphans_in
 from gateway.plan import Plan
 
 LOOK_AFTER_S = 30.0
@@ -83,5 +82,7 @@ class Upkeep:
 
     async def _close_orphans(self) -> list[int]:
         if self._plan.audit_database is not None:
+            from gateway.audit.postgres import close_orphans as close_orphans_in  # noqa: PLC0415 - loaded by then
+
             return await close_orphans_in(self._plan.audit_database)
         return await close_orphans(self._plan.settings.audit.file)
