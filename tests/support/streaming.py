@@ -147,19 +147,23 @@ class Streaming(asyncio.Protocol):
             )
 
 
-async def main() -> None:
+async def main(port: int = 0) -> None:
     """Serve until killed."""
-    server = await asyncio.get_running_loop().create_server(Streaming, "127.0.0.1", 0, backlog=4096)
+    server = await asyncio.get_running_loop().create_server(Streaming, "127.0.0.1", port, backlog=4096)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
 if __name__ == "__main__":
+    import argparse
     import resource
 
     import uvloop
 
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(main())
+    uvloop.run(main(parser.parse_args().port))
