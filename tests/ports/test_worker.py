@@ -76,6 +76,40 @@ def test_memory_goes_back_after_a_peak() -> None:
     assert after < before + 2 * WORTH_BYTES
 
 
+FAULTS = """
+import resource, sys
+from gateway.serving.worker import keep_freed_memory, resident_bytes
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def call():
+    body = [b"x" * size for size in (1_000_000, 2_000_000, 1_000_000) * 4]
+    del body
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+call()
+call()
+begun = faults()
+for _ in range(10):
+    call()
+print(faults() - begun)
+before = resident_bytes()
+large = b"x" * (17 << 20)
+del large
+print(resident_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library chooses for itself")
+def test_large_calls_one_after_the_other_use_the_same_memory() -> None:
+    """The memory of a call of a megabyte serves the next; what is beyond all that calls take goes back at once."""
+    found = {}
+    for kept in ("kept", "given back"):
+        done = subprocess.run([sys.executable, "-c", FAULTS, kept], capture_output=True, check=True, timeout=60)
+        found[kept], left = map(int, done.stdout.split())
+        assert left < 1 << 20
+    assert found["kept"] < found["given back"] / 10
+
+
 async def test_memory_is_returned_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop goes on while the C library tidies up."""
     monkeypatch.setattr(worker, "TRIM_EVERY_S", 0.0)
