@@ -144,7 +144,7 @@ class Contract:
 
     def admits(self, arguments: Mapping[str, Any], text: bytes) -> bool:
         """Whether arguments fit, without saying why not; those that are too much to be checked do not."""
-        if self._weights.at_most(text) > MOST_WORK and self._weights.of(arguments) > MOST_WORK:
+        if self._weights.exceed(arguments, text):
             return False
         if self._hard is not None:
             self._hard.start()
@@ -156,7 +156,7 @@ class Contract:
 
         `text` is the JSON text that they were read from, or one that holds it.
         """
-        if self._weights.at_most(text) > MOST_WORK and self._weights.of(arguments) > MOST_WORK:
+        if self._weights.exceed(arguments, text):
             raise _refused("too much to be checked", "They are too large or too deep to be checked.")
         validator = self._validator or self._compile()
         hard = self._hard

@@ -28,6 +28,9 @@ MOST_WORK: Final = 1_000_000
 
 TEXT: Final = 64
 
+FEW: Final = 256
+"""Values that are walked through in less time than a large text is looked at."""
+
 MAX_NODES: Final = 5_000
 _MAX_CLOSURE: Final = 100_000
 _MAX_STEPS: Final = 50_000
@@ -60,14 +63,20 @@ class Weights:
     def __post_init__(self) -> None:
         object.__setattr__(self, "deep", max(self.values[1:]))
 
-    def at_most(self, text: bytes) -> int:
-        """The most work on any document that can stand in this JSON text; quick, and rather too much."""
-        work = self.values[0] + self.deep * len(text) + self.text * (len(text) // TEXT)
-        if work <= MOST_WORK:
-            return work
-        # Every value but the first follows a comma or an opening bracket.
-        count = len(text) - len(text.translate(None, b",[{"))  # one look at each byte
-        return self.values[0] + self.deep * count + self.text * (len(text) // TEXT)
+    def exceed(self, document: Any, text: bytes) -> bool:
+        """Whether the work on a document is more than `MOST_WORK`. `text` is JSON text in which it stands.
+
+        The dearest way to know is to walk through a document of many values, and comes last.
+        """
+        texts = self.values[0] + self.text * (len(text) // TEXT)
+        if texts + self.deep * len(text) <= MOST_WORK:
+            return False
+        # Every value but the first follows a comma or an opening bracket: one look at each byte of a large text.
+        if not has_few_values(document) and (
+            texts + self.deep * (len(text) - len(text.translate(None, b",[{"))) <= MOST_WORK
+        ):
+            return False
+        return self.of(document) > MOST_WORK
 
     def of(self, document: Any) -> int:
         """The work on this document."""
@@ -263,6 +272,19 @@ def _work_on_text(schema: Schema) -> int:
     """The work on each `TEXT` characters of a text, or of the names in an object."""
     patterns = len(schema.get("patternProperties", ())) + len(schema.keys() & {"pattern", "propertyNames"})
     return 8 * patterns + len(schema.keys() & {"minLength", "maxLength"})
+
+
+def has_few_values(document: Any) -> bool:
+    """Whether it is no more than `FEW` values; where there are more, it is not looked at any further."""
+    found, waiting = 1, [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list)):
+            found += len(value)
+            if found > FEW:
+                return False
+            waiting += value.values() if isinstance(value, dict) else value
+    return True
 
 
 def measure(document: Any) -> tuple[list[int], int]:

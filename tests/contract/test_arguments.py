@@ -17,7 +17,7 @@ from jsonschema_rs import Draft202012Validator
 
 from gateway.contract.arguments import MAX_SCHEMA_BYTES, Contract
 from gateway.contract.complaints import MOST
-from gateway.contract.effort import MOST_WORK, measure
+from gateway.contract.effort import FEW, LEVELS, MOST_WORK, Weights, has_few_values, measure
 from gateway.contract.judgement import check_call
 from gateway.contract.passage import Tool
 from gateway.contract.refusals import Refusal, Refused
@@ -423,6 +423,22 @@ def test_the_quick_bound_is_a_bound(document: dict[str, Any]) -> None:
     text = orjson.dumps(document)
     assert sum(counts) <= 1 + text.count(b",") + text.count(b"[") + text.count(b"{") <= 1 + len(text)
     assert characters <= len(text)
+
+
+@given(VALUES, st.sampled_from([1, 1_000, 2_000_000]), st.sampled_from([0, 5_000]), st.booleans(), st.booleans())
+def test_the_quick_answer_is_the_exact_one(value: Any, each: int, texts: int, many: bool, long: bool) -> None:
+    """However it is found out, a document is too much where the work on it is, whatever else stands in its text."""
+    document = [value, *(["text" * 4] * 2 * FEW if many else ()), "long" * (100_000 if long else 1)]
+    weights = Weights((each,) * LEVELS, texts)
+    assert weights.exceed(document, orjson.dumps([document, ",[{"])) == (weights.of(document) > MOST_WORK)
+
+
+def test_few_values_are_counted_at_every_depth() -> None:
+    """A document is of few values by all that stand in it, and one too many ends the count."""
+    assert has_few_values([0] * (FEW - 1))
+    assert not has_few_values([0] * FEW)
+    assert has_few_values({"a": [0] * (FEW - 3), "b": {}})
+    assert not has_few_values({"a": [0] * (FEW - 3), "b": {"c": 0}})
 
 
 # What it costs
