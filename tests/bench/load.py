@@ -9,12 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.machine import cores
-from tests.bench.stand import Contender
+from tests.bench.stand import Contender, Gateway
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 BODY = json.dumps(
@@ -42,6 +43,9 @@ HEADERS = {
     "Mcp-Method": "tools/call",
     "Mcp-Name": "read_file",
 }
+
+BUSY = frozenset({"policy_unavailable"})
+"""What a gateway without time refuses with, though nothing is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +162,16 @@ def sample(
 ) -> Sample:
     """Load a contender and read its processes' time. Raises unless all answers were good (or all refusals)."""
     before = cpu_by_process(contender.pid) if contender.pid else {}
+    log = contender.log if isinstance(contender, Gateway) else None
+    begun = log.stat().st_size if log is not None else 0
     looking = _spying(contender, seconds, spy) if spy else None
     seen = wrk(contender.url, call, connections, seconds)
     after = cpu_by_process(contender.pid) if contender.pid else {}
     if looking is not None:
         looking.wait(60)
     if seen.refused != (seen.requests if refused else 0):
-        raise RuntimeError(f"{contender.name}: {seen.refused} of {seen.requests} answers were refusals")
+        why = "" if log is None else tell_refusals(log, begun)
+        raise RuntimeError(f"{contender.name}: {seen.refused} of {seen.requests} answers were refusals{why}")
     spent: dict[str, float] = {}
     for pid, total in after.items():
         kind = kind_of(pid)
@@ -172,6 +179,20 @@ def sample(
     return Sample(
         seen.rps, seen.p50_ms, seen.p99_ms, seen.requests, seen.refused, cpu_us=sum(spent.values()), by_process=spent
     )
+
+
+def tell_refusals(log: Path, begun: int = 0) -> str:
+    """What a gateway's log says of its refusals behind its first `begun` bytes: which, how often, what to do."""
+    with log.open("rb") as lines:
+        lines.seek(begun)
+        said = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}\n")]
+    refused = Counter(line["reasons"][0] for line in said if line.get("kind") == "refusal" and line.get("reasons"))
+    if not refused:
+        return ""
+    told = ": " + ", ".join(f"{reason} {number}" for reason, number in refused.most_common())
+    if BUSY & refused.keys():
+        told += "; a question's 0.5 s were over, as happens where the machine is busy: measure on idle cores"
+    return told
 
 
 def _spying(contender: Contender, seconds: int, file: Path) -> subprocess.Popen[bytes]:

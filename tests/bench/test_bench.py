@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import gate, publish, scale
+from tests.bench.load import tell_refusals
 from tests.bench.queueing import busiest, quantile, sojourns
 from tests.bench.rooms import grouped
 from tests.bench.table import Row, keep, kept, lacking, table
@@ -36,6 +37,19 @@ def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
     keep(tmp_path / "figures.json", rows, machine={"processor": "one"})
     assert kept(tmp_path / "figures.json") == rows
     assert rows[0].figure == 2.0
+
+
+def test_an_aborted_run_says_why_it_was_refused(tmp_path: Path) -> None:
+    """Of the log's lines those of this run count; a machine without time is named as what it is, nothing else is."""
+    before = b'{"kind": "refusal", "reasons": ["scope_missing"]}\n'
+    late = b'{"kind": "refusal", "reasons": ["policy_unavailable"]}\n{"kind": "outcome", "reasons": []}\nplain\n{"hal'
+    log = tmp_path / "gateway.log"
+    log.write_bytes(before + late)
+    assert tell_refusals(log, len(before)).startswith(": policy_unavailable 1; ")
+    assert "idle cores" in tell_refusals(log, len(before))
+    log.write_bytes(before)
+    assert tell_refusals(log) == ": scope_missing 1"
+    assert not tell_refusals(log, len(before))
 
 
 def test_the_gate_judges_at_its_edge() -> None:
