@@ -212,7 +212,7 @@ class SqliteDatabase:
         # SQLite goes on writing to a file that was removed or replaced under it, where nobody else would see it.
         found = self._path.stat()
         if (found.st_dev, found.st_ino) != self._file:
-            raise StoreUnavailable(f"{self._path} was replaced")
+            raise OSError(f"{self._path} was replaced")
 
 
 def _file_of(url: URL) -> Path:

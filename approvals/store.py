@@ -62,7 +62,8 @@ class Store:
         self._looking = Sharing(partial(self._serve, write=False), self._readers)
         self._moving = Sharing(partial(self._serve, write=True), self._writers)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._healthy = False
+        # By `write`: what can be read hides no write that fails. Before the first write nothing speaks against any.
+        self._well = {False: False, True: True}
 
     def now(self) -> float:
         """Seconds since the epoch, by the clock that all who share the database go by."""
@@ -70,8 +71,8 @@ class Store:
 
     @property
     def healthy(self) -> bool:
-        """Whether the last transaction was carried out (readiness; `degraded` otherwise)."""
-        return self._healthy
+        """Whether the last look and the last write were carried out (readiness; `degraded` otherwise)."""
+        return all(self._well.values())
 
     async def start(self) -> None:
         """Make the tables where there are none; check revision and keys. Raises `StoreUnavailable`."""
@@ -112,20 +113,20 @@ class Store:
 
     async def look(self, work: Work[T]) -> T:
         """As `read`, in one transaction with others that look at the same moment: for what every gated call asks."""
-        return await self._shared(self._looking, work)
+        return await self._shared(self._looking, work, write=False)
 
     async def move(self, work: Work[T]) -> T:
         """As `write` without patience, in one transaction with others that move at the same moment.
 
         `work` is carried out once more, alone, where it or another of them failed.
         """
-        return await self._shared(self._moving, work)
+        return await self._shared(self._moving, work, write=True)
 
-    async def _shared(self, sharing: Sharing, work: Work[T]) -> T:
+    async def _shared(self, sharing: Sharing, work: Work[T], *, write: bool) -> T:
         share = sharing.join(work, asyncio.get_running_loop().time() + self._limit_s)
         done, _ = await asyncio.wait({share.done}, timeout=self._limit_s)
         if not done:
-            self._healthy = False
+            self._well[write] = False
             if sharing.leave(share):
                 raise StoreUnavailable("the store is busy")
             raise StoreUnavailable("the store did not answer in time; what it did is unknown")
@@ -165,13 +166,13 @@ class Store:
             async with asyncio.timeout_at(deadline):
                 await turn.acquire()
         except TimeoutError as fault:
-            self._healthy = False
+            self._well[write] = False
             raise StoreUnavailable("the store is busy") from fault
         task = self._begin(self._transact(work, write, deadline, patient=patience_s > 0))
         task.add_done_callback(lambda _: turn.release())
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
         if not done:
-            self._healthy = False
+            self._well[write] = False
             raise StoreUnavailable("the store did not answer in time; what it did is unknown")
         return task.result()
 
@@ -211,9 +212,9 @@ class Store:
             except database.faults as fault:
                 if attempts > 0 and database.is_repeatable(fault):
                     continue
-                self._healthy = self._healthy and brisk  # those that went together go alone: that tells
+                self._well[write] = self._well[write] and brisk  # those that went together go alone: that tells
                 raise StoreUnavailable(database.explain(fault)) from fault
-            self._healthy = True
+            self._well[write] = True
             if self._outbox is not None and ledgers[-1].has_news:
                 self._outbox.ring()
             return result

@@ -62,7 +62,7 @@ GAUGES: Mapping[str, Shown] = {
     "spans_waiting": Shown("Spans that the receiver of traces does not have yet.", sum),
     "seal_key_age_seconds": Shown("Since the key that seals was first seen here.", max),
     "tickets": Shown("Live tickets by state, and uses whose end nobody knows.", max, "state"),
-    "approvals_healthy": Shown("1 while the approvals' database carries out transactions.", min),
+    "approvals_healthy": Shown("1 while the approvals' database can be read and written.", min),
     "idempotency_keys": Shown("Idempotency keys that are remembered, by all who share the database.", max),
     "idempotency_bytes": Shown("Bytes of outcomes that are kept under them.", max),
     "webhooks_waiting": Shown("Messages to a webhook that were not taken yet.", max, "webhook"),

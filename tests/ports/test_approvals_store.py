@@ -58,11 +58,12 @@ def copy_ticket(file: Path) -> None:
 
 
 async def nothing_runs(it: Bench) -> None:
-    """A use is neither had nor hung on to: `StoreUnavailable`, within the limit."""
+    """A use is neither had nor hung on to: `StoreUnavailable`, within the limit; and operators are told."""
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await it.settle()
     assert time.monotonic() - began < 2.0
+    assert not it.store.healthy
 
 
 async def test_secrets_are_not_in_the_file(it: Bench, file: Path) -> None:
@@ -236,9 +237,42 @@ async def test_a_locked_database_runs_nothing(it: Bench, file: Path) -> None:
     await it.approved()
     with locked(file):
         await nothing_runs(it)
-        assert not it.store.healthy
     await asyncio.sleep(0.1)
     await it.claimed()
+    assert it.store.healthy
+
+
+async def test_what_can_be_read_hides_no_write_that_fails(it: Bench, file: Path) -> None:
+    """Health is told by the last look and the last write alike, alone or shared: either that fails is enough."""
+
+    async def nothing(ledger: Ledger) -> None:
+        del ledger
+
+    await it.approved()
+    assert it.store.healthy
+    with locked(file):
+        for write in (it.store.write, it.store.move):
+            with pytest.raises(StoreUnavailable):
+                await write(nothing)
+            for look in (it.store.read, it.store.look):
+                await look(nothing)
+                assert not it.store.healthy
+    await it.store.read(nothing)
+    assert not it.store.healthy, "whether it can be written again is not known"
+    await it.store.write(nothing)
+    assert it.store.healthy
+
+    def fail(connection: Any) -> None:
+        if not connection.get_execution_options().get("ostiary_write"):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    event.listen(it.store._database.engine, "begin", fail)
+    with pytest.raises(StoreUnavailable):
+        await it.store.look(nothing)
+    event.remove(it.store._database.engine, "begin", fail)
+    await it.store.move(nothing)
+    assert not it.store.healthy
+    await it.store.look(nothing)
     assert it.store.healthy
 
 

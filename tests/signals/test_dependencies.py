@@ -71,7 +71,11 @@ def test_each_broken_dependency_looks_as_the_table_says(watched: Watched) -> Non
         (watched.disk / "filler").unlink()
         lock.release()
 
-    with watched.broken({"audit disk": "disk", "SQLite: approvals": "opa"}, make_room) as (audit, file):
+    def look_on() -> None:
+        assert watched.houses["opa"].api("GET", "").status_code == 200, "what is locked can be read"
+
+    last = {"audit disk": "disk", "SQLite: approvals": "opa"}
+    with watched.broken(last, make_room, ask=look_on) as (audit, file):
         lock.take()
         fill(watched.disk)
         until("no room is left", lambda: watched.ask("disk", tool("read")) == (audit.status, audit.code))
