@@ -189,7 +189,7 @@ class Edge:
             door = foreign = ForeignDoor(scope, receive, self.limits)
             receive = foreign.receive
         incoming = Incoming(self, scope, receive, door)
-        door.task = asyncio.current_task()
+        door.task = task = asyncio.current_task()
         try:
             preflight = self._preflight(incoming) if incoming.method == "OPTIONS" and door.fault is None else None
             reply = preflight or await self._corridor.serve(incoming)
@@ -198,7 +198,8 @@ class Edge:
             if not door.lost:
                 raise
         finally:
-            door.task = None
+            if door.task is task:  # the connection may be at its next request already
+                door.task = None
 
     def serves_origin(self, server: Server, origins: list[bytes]) -> bool:
         """Whether the `Origin` lines of a request are one line with an origin that `server` allows."""

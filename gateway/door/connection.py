@@ -358,13 +358,11 @@ class Connection(asyncio.Protocol):
         """Wait for the next head, or part: as agreed, or where the client's bytes can't be told apart any more."""
         self._state.total_requests += 1
         self.task = self.guest = None
-        if not keep_alive:
+        if self.phase == AWAITING_BODY:
+            self._unread = True  # what is left of the body may be on its way
+        if self._unread or not keep_alive:
             self.part()
         if self.phase == PARTING:
-            return
-        if self.phase == AWAITING_BODY or self._unread:
-            self._unread = True
-            self.part()
             return
         self.resume_reading()
         self.phase = AWAITING_HEAD

@@ -140,10 +140,10 @@ class Cycle:
 
     async def receive(self) -> Message:
         """What has arrived of the body since the last time; waits where that is nothing."""
-        if self._expects_continue and not self._line.transport.is_closing():
-            self._expects_continue = False
-            self._line.transport.write(_CONTINUE)
         if not self.disconnected and not self.response_complete:
+            if self._expects_continue and not self._line.transport.is_closing():
+                self._expects_continue = False
+                self._line.transport.write(_CONTINUE)
             self._line.resume_reading()
             if not self._moved:
                 if self._arrived is None:
@@ -182,11 +182,14 @@ class Cycle:
         if (text := b"".join([value for _, value in lines])) != text.translate(None, _NO_VALUE):
             raise ValueError("a header's value with a control character")
         pieces = [STATUS_LINES[status]]
+        self._says_close = False
         left: int | None = None
         for name, value in lines:
             field = _field(name)
             if field in _DECIDING:
                 if field == b"content-length: ":
+                    if left is not None or not value.isdigit():
+                        raise ValueError("not one length")
                     left = int(value)
                 elif field == b"transfer-encoding: ":
                     continue  # the framing is ours

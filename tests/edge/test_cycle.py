@@ -143,6 +143,9 @@ FALSE_ANSWERS = {
     "a line in a name": [start((b"x: y\r\nz", b"1"))],
     "a name with a colon": [start((b"x: y", b"1"))],
     "no name": [start((b"", b"1"))],
+    "two lengths": [start((b"content-length", b"3"), (b"content-length", b"2")), body(b"ok")],
+    "a length with a sign": [start((b"content-length", b"+2")), body(b"ok")],
+    "a length with an underscore": [start((b"content-length", b"0_2")), body(b"ok")],
     "longer than announced": [start((b"content-length", b"1")), body(b"ok")],
     "shorter than announced": [start((b"content-length", b"3")), body(b"ok")],
     "a body first": [body(b"ok")],
@@ -150,6 +153,7 @@ FALSE_ANSWERS = {
     "another message": [{"type": "http.response.push"}],
     "nothing": [],
     "a head alone": [start((b"content-length", b"0"))],
+    "a last head alone": [start((b"content-length", b"0"), (b"connection", b"close"))],
 }
 
 
@@ -163,7 +167,7 @@ async def test_what_is_no_answer_becomes_an_error_of_ours(messages: list[Message
     assert answer.endswith(b"connection: close\r\n\r\nInternal Server Error")
     assert b"z: 1" not in answer
     assert wire.ends == ["closed"]
-    left = messages in ([], FALSE_ANSWERS["a head alone"])
+    left = messages in ([], FALSE_ANSWERS["a head alone"], FALSE_ANSWERS["a last head alone"])
     assert [line["event"] for line in lines] == ["application_left" if left else "application_broke"]
 
 
@@ -192,6 +196,19 @@ async def test_nothing_is_written_for_who_has_gone() -> None:
     await cycle.send(start())
     await cycle.send(body())
     assert wire.transport.written == []
+
+
+async def test_nobody_is_asked_to_go_on_after_the_answer() -> None:
+    """`100 Continue` is said to whoever waits for it, never behind what the door has answered for a broken body."""
+    for refused in (False, True):
+        wire = Wire()
+        cycle = Cycle(wire, "POST", expects_continue=True, keep_alive=True)
+        cycle.add(b"{}")
+        if refused:
+            cycle.lose()
+        told = await cycle.receive()
+        assert told["type"] == ("http.disconnect" if refused else "http.request")
+        assert wire.transport.written == ([] if refused else [b"HTTP/1.1 100 Continue\r\n\r\n"])
 
 
 async def test_a_body_is_received_as_it_came_and_its_client_held_back() -> None:

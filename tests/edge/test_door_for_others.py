@@ -16,7 +16,7 @@ from gateway.contract.passage import Reply
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.control import ControlDoor
-from gateway.door.framing import DoorLimits, Head, find_end, has_bare_line_end, read_head
+from gateway.door.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.edge import Edge
 from gateway.media import accepts_both_answers, is_json_in_utf8
 from gateway.origins import accepted_hosts
@@ -124,6 +124,69 @@ def test_a_body_that_an_application_left_unread_is_no_request() -> None:
         assert client.ask(data).status == 200
         client.send(post())
         assert client.rest() == b""
+
+
+def test_a_refusal_ahead_of_its_body_can_be_read() -> None:
+    """A reset would destroy it, and break off a client that is still sending: it is read on for a moment."""
+    with open_door(LIMITS) as door:
+        for size in (1000, 4_000_000):
+            with RawClient(door.address) as client:
+                refused = head(b"Content-Length: %d" % size).replace(b"Bearer good", b"Bearer bad")
+                client.send(refused + b"\r\n\r\n")
+                answer = client.read_answer()
+                assert (answer.status, answer.closes) == (401, True)
+                assert client.socket.recv(1) == b""
+                client.socket.sendall(b"x" * size)
+        assert door.corridor.served == []
+
+
+async def test_who_is_slow_to_leave_takes_nothing_from_the_next_request() -> None:
+    """A stream that is whole, but takes its time to close: the connection may be at its next request already."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.closing, self.go_on = asyncio.Event(), asyncio.Event()
+
+        def __aiter__(self) -> Slow:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise StopAsyncIteration
+
+        async def aclose(self) -> None:
+            self.closing.set()
+            await self.go_on.wait()
+
+    slow = Slow()
+
+    async def script(*_: object) -> Reply:
+        return Reply(200, (), chunks=slow)
+
+    class Kept:
+        task: asyncio.Task[Any] | None = None
+        fault, lost, request_complete = None, False, True
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": BODY, "more_body": False}
+
+    async def send(_: Message) -> None:
+        pass
+
+    kept = Kept()
+    headers = (
+        (b"host", HOST.encode()), (b"authorization", b"Bearer good"), (b"content-type", b"application/json"),
+        (b"accept", b"application/json, text/event-stream"),
+    )  # fmt: skip
+    scope = {"method": "POST", "raw_path": MAIN.path.encode(), "headers": headers, "extensions": {DOOR: kept}}
+    first = asyncio.ensure_future(Edge(StubCorridor(script), {MAIN.path: MAIN}, LIMITS, [HOST])(scope, receive, send))
+    await slow.closing.wait()
+    assert kept.task is first
+    following = asyncio.ensure_future(asyncio.sleep(0))
+    kept.task = following
+    slow.go_on.set()
+    await first
+    assert kept.task is following
+    await following
 
 
 @pytest.mark.parametrize("fault", [(), (b"gw.example", b"gw.example"), (b"gw.example", b"evil.example")])
