@@ -325,7 +325,7 @@ class Tokens:
             invalid(NOT_SIGNED)
 
     def _believe(self, claims: dict[str, Any], issuer: _Issuer, key: Key) -> _Verified:
-        """Claims under a good signature -> what is remembered of the token."""
+        """Claims -> what is remembered of the token, once its signature was found good: until then, nothing."""
         if "cnf" in claims:
             invalid("the token is bound to a key and can't be used as a plain bearer token")
         settings, leeway = issuer.settings, self._leeway_s

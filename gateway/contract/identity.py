@@ -1,7 +1,8 @@
 """Verified claims -> who calls and what they may ask for; scopes compared; the resource's metadata.
 
 Invariant: a scope is one exact token (RFC 6749 section 3.3), nothing is derived from a claim of another shape, and
-the metadata (RFC 9728) says only what configuration says. The signature was checked before anything comes here.
+the metadata (RFC 9728) says only what configuration says. Whoever reads claims here has checked their signature, or
+believes none of them before it has (`gateway.tokens`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ index (PostgreSQL: 2704 bytes)."""
 
 
 def identity_from_claims(claims: Mapping[str, Any], tenant_claim: str = "", groups_claim: str = "groups") -> Identity:
-    """Claims of a verified token -> `Identity`. Raises `Refused(TOKEN_INVALID)` for a claim of the wrong shape.
+    """Claims -> the `Identity` that they name, if they are true. Raises `Refused(TOKEN_INVALID)` for a wrong shape.
 
     `scope` wins over `scp`; either is a space-separated string or a list of strings. `client_id` wins over `azp`.
     A configured tenant claim must be there: its absence is no tenant of its own.
