@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Select, and_, case, exists, false, func, or_, select
+from sqlalchemy import Select, and_, case, false, func, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from approvals.approvers import Person, entries_of
 from approvals.filed import Filed
 from approvals.opening import Opening
 from approvals.outbox import expiring
-from approvals.schema import decisions, eligible, tickets, uses
+from approvals.schema import eligible, tickets, uses
 from approvals.sieve import Sieve, last_approved, newest
-from approvals.statements import GRANTS, MOST_GRANTS, OF_EFFECT, STALLED, SUMMARY, is_overdue, is_readable_by
+from approvals.statements import (
+    GRANTS,
+    MOST_GRANTS,
+    OF_EFFECT,
+    STALLED,
+    SUMMARY,
+    TAKEN_BACK,
+    is_overdue,
+    is_readable_by,
+)
 from approvals.ticket import OPEN_RUNS, Asked, Standing, State, StoreUnavailable, Ticket
 from approvals.vault import effect_of, kin_of
 
@@ -61,10 +70,8 @@ class Finding(Opening):
 
     async def is_taken_back(self, asked: Asked, now: float) -> bool:
         """Whether a person revoked an approval of exactly this call whose time is not over: no grant covers it."""
-        said = exists().where(decisions.c.ticket_id == tickets.c.id, decisions.c.verb == "revoke")
-        query = select(tickets.c.id).where(tickets.c.lookup.in_(self._vault.lookups(asked)), said)
-        query = query.where(tickets.c.state == State.REVOKED, tickets.c.expires_at > now).limit(1)
-        return (await self.connection.execute(query)).first() is not None
+        given = {"lookups": self._vault.lookups(asked), "now": now}
+        return bool(await self.connection.rows(TAKEN_BACK, given))
 
     async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
         """The bookkeeping of the ticket that this use belongs to (`decided`: with who approved it), or None."""

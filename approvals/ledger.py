@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, func, literal, null, select, update
+from sqlalchemy import null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.approvers import Approver, Party, Person, filed_entry
@@ -25,6 +25,7 @@ from approvals.opening import stated
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.statements import (
     ABANDON,
+    ALONE,
     AWAIT,
     CLAIM,
     CONTINUE,
@@ -61,8 +62,7 @@ class Ledger(Finding):
         """
         if self._is_postgresql:
             key = hashlib.sha256(join("ostiary requester", asked.issuer, asked.subject)).digest()[:8]
-            lock = func.pg_advisory_xact_lock(literal(int.from_bytes(key, "big", signed=True), BigInteger))
-            await self.connection.execute(select(lock))
+            await self.connection.rows(ALONE, {"requester": int.from_bytes(key, "big", signed=True)})
 
     async def hold(self, ticket_id: str) -> None:
         """From here to the end of the transaction nobody else moves this ticket: two who decide it at once do so one

@@ -6,12 +6,14 @@ Each condition of a transition stands in the `WHERE` of its one statement; the n
 from __future__ import annotations
 
 from sqlalchemy import (
+    BigInteger,
     Select,
     TextClause,
     and_,
     bindparam,
     case,
     exists,
+    func,
     insert,
     not_,
     null,
@@ -64,6 +66,23 @@ GRANTS = Frequent(
     .limit(MOST_GRANTS)
 )
 """Grants of one caller for one tool, those that are busy first: none of these may be overlooked."""
+
+_was_revoked = exists().where(decisions.c.ticket_id == tickets.c.id, decisions.c.verb == "revoke")
+
+TAKEN_BACK = Frequent(
+    select(tickets.c.id)
+    .where(
+        tickets.c.lookup.in_(bindparam("lookups", expanding=True)),
+        _was_revoked,
+        tickets.c.state == State.REVOKED,
+        tickets.c.expires_at > bindparam("now"),
+    )
+    .limit(1)
+)
+"""An approval of exactly this call that a person revoked, while its time is not over."""
+
+ALONE = Frequent(select(func.pg_advisory_xact_lock(bindparam("requester", type_=BigInteger))))
+"""PostgreSQL alone: held to the end of the transaction."""
 
 DECISIONS = Frequent(
     select(decisions)
