@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.rows.asking import tool
 from tests.rows.stage import House
 from tests.signals.watching import SOAKED, TABLE, Watched, serves, until
+from tests.support.impostor import Impostor, says
 from tests.support.issuer import JwksServer
+from tests.support.opa import Opa
+from tests.support.otlp import Receiver
+from tests.support.postgres import Postgres
 from tests.support.upstream import Exchange, Script, http
 
 
@@ -52,13 +58,74 @@ def ways(watched: Watched) -> dict[tuple[str, str], Way]:
 
         return do
 
+    def gated() -> tuple[int, int]:
+        return watched.ask("disk", tool("write", number=next(numbers)))
+
+    hung = watched.postgres.pause, watched.postgres.resume
     behind, again = read("disk", "gone"), play(None)
     return {
         ("replica, slow", "hung"): Way("disk", play(hang), again, behind),
         ("replica, wrong", "answers 500"): Way("disk", play(plays(http(500))), again, behind),
         ("replica, wrong", "answers no JSON"): Way("disk", play(plays(http(200, b"{"))), again, behind),
         ("webhook", "hung"): Way("disk", hook(None), hook(http(410)), read("disk")),
+        ("OTLP receiver", "hung"): Way("disk", *hanging(watched.otlp), read("disk")),
+        ("OPA", "hung"): Way("opa", watched.opa.pause, watched.opa.resume, read("opa")),
+        ("OPA", "answers 500"): Way("opa", *replaced_by_500(watched), read("opa")),
+        ("OPA", "without its bundle"): Way("opa", *without_bundle(watched.opa), read("opa")),
+        ("PostgreSQL: approvals", "hung"): Way("disk", *hung, gated, (403, 40303)),
+        ("PostgreSQL: approvals", "read-only"): Way("disk", *read_only(watched.postgres), gated, (403, 40303)),
+        ("PostgreSQL: audit", "hung"): Way("opa", *hung, read("opa")),
+        ("PostgreSQL: audit", "read-only"): Way("opa", *read_only(watched.postgres), read("opa")),
     }
+
+
+def hanging(receiver: Receiver) -> tuple[Callable[[], None], Callable[[], None]]:
+    """It takes what comes and says nothing; as before."""
+    stuck = threading.Event()
+
+    def mend() -> None:
+        receiver.hang = None
+        stuck.set()
+
+    return lambda: setattr(receiver, "hang", stuck), mend
+
+
+def replaced_by_500(watched: Watched) -> tuple[Callable[[], None], Callable[[], object]]:
+    """Another program at OPA's place; OPA again."""
+    opa, run = watched.opa, watched.stage.run
+    impostor = Impostor(says(b"{}", "500 Internal Server Error"), at=opa.port)
+
+    def harm() -> None:
+        opa.kill()
+        run(impostor.__aenter__())
+
+    def mend() -> None:
+        run(impostor.__aexit__())
+        opa.start()
+
+    return harm, mend
+
+
+def without_bundle(opa: Opa) -> tuple[Callable[[], None], Callable[[], None]]:
+    """It is asked for what it does not have; as before."""
+    bundle = opa.bundle
+
+    def turn(to: Path | None) -> None:
+        opa.kill()
+        opa.bundle = to
+        opa.start()
+
+    return lambda: turn(None), lambda: turn(bundle)
+
+
+def read_only(server: Postgres) -> tuple[Callable[[], None], Callable[[], None]]:
+    """It answers, and takes nothing; as before."""
+
+    def turn(*, on: bool) -> None:
+        server.sql(f"ALTER SYSTEM {'SET' if on else 'RESET'} default_transaction_read_only{' = on' if on else ''}")
+        server.sql("SELECT pg_reload_conf()")
+
+    return lambda: turn(on=True), lambda: turn(on=False)
 
 
 def plays(answer: bytes) -> Script:

@@ -65,10 +65,14 @@ async def floods(writer: asyncio.StreamWriter) -> None:
 
 @dataclass
 class Impostor:
-    """Answers every question by `behaviour`; `heard` are the request lines and heads, in order."""
+    """Answers every question by `behaviour`; `heard` are the request lines and heads, in order.
+
+    `at`: the port to take, any free one by default.
+    """
 
     behaviour: Behaviour
     context: ssl.SSLContext | None = None
+    at: int = 0
     heard: list[bytes] = field(default_factory=list)
     connections: int = 0
     most: int = 0
@@ -88,7 +92,7 @@ class Impostor:
         return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.context)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.at, ssl=self.context)
         return self
 
     async def __aexit__(self, *_: object) -> None:

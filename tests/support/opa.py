@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import time
 import urllib.request
@@ -71,6 +72,16 @@ class Opa:
     async def started(self) -> Self:
         """`start`, beside an event loop."""
         return await asyncio.to_thread(self.start)
+
+    def pause(self) -> None:
+        """It hangs: connections stand and nothing answers, until `resume()`."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on where it hung."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it without a word."""
