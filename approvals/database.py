@@ -66,6 +66,10 @@ class Database(Protocol):
         """Whether the database itself said that this transaction was rolled back and may be tried again."""
         ...
 
+    def is_passing(self, fault: Exception) -> bool:
+        """Whether a `brisk` transaction broke by what others hold, so that whoever waits for them may have it."""
+        ...
+
     def explain(self, fault: Exception) -> str:
         """What went wrong, in one line, without parameters or credentials."""
         ...

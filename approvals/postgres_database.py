@@ -45,6 +45,7 @@ BRISK_S = 0.05
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _NOW_BRISK = f"{_NOW}, set_config('lock_timeout', '{int(BRISK_S * 1000)}', true)"
 _REPEATABLE = ("40001", "40P01")  # serialization_failure, deadlock_detected
+_HELD = "55P03"  # lock_not_available
 _READ_ONLY = "25006"
 _LOST = re.compile(r"08|57P0")  # connection exceptions, and a server that goes down or comes up
 
@@ -203,6 +204,10 @@ class PostgresDatabase:
     def is_repeatable(self, fault: Exception) -> bool:
         """A deadlock that the server ended by this transaction."""
         return _code(fault) in _REPEATABLE
+
+    def is_passing(self, fault: Exception) -> bool:
+        """Somebody holds a row, or the two waited for each other."""
+        return _code(fault) in (_HELD, *_REPEATABLE)
 
     def explain(self, fault: Exception) -> str:
         """The first line of what the server, the system or the driver said."""

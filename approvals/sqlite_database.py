@@ -198,6 +198,10 @@ class SqliteDatabase:
         """Never: with the write lock from the beginning nobody comes between."""
         return False
 
+    def is_passing(self, fault: Exception) -> bool:  # noqa: ARG002 - the port's
+        """Never: its beginning is where it waits for others, brisk or not."""
+        return False
+
     def explain(self, fault: Exception) -> str:
         """SQLite's own words."""
         return str(getattr(fault, "orig", None) or fault)

@@ -119,15 +119,19 @@ _run_by_holder = RUN.where(uses.c.owner == bindparam("holder"), uses.c.leg == bi
 RUN_BY_HOLDER = Frequent(_run_by_holder)
 """By whoever holds this leg: a late word about an earlier one moves nothing."""
 
-_its_approval_stands = exists().where(
+_its_approval = select(tickets.c.id).where(
     tickets.c.id == uses.c.ticket_id,
     tickets.c.running == uses.c.id,
     tickets.c.state == State.APPROVED,
     tickets.c.expires_at > bindparam("now"),
 )
+_its_approval_stands = _its_approval.exists()
 
-SEND = Frequent(_run_by_holder.where(_its_approval_stands))
-"""The last moment at which a revocation or the end of its time stops a call: nothing was sent yet."""
+SEND = Frequent(_run_by_holder.where(_its_approval.with_for_update(read=True).exists()))
+"""The last moment at which a revocation or the end of its time stops a call: nothing was sent yet.
+
+Others may share the transaction and it may last: until it is committed nobody revokes, and is told so, what it sends.
+"""
 
 AWAIT = Frequent(_run_by_holder.values(leg=uses.c.leg + 1))
 """The server asked for input: the use waits at its next leg, and the ticket stays busy."""

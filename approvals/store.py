@@ -124,7 +124,11 @@ class Store:
 
     async def _shared(self, sharing: Sharing, work: Work[T], *, write: bool) -> T:
         share = sharing.join(work, asyncio.get_running_loop().time() + self._limit_s)
-        done, _ = await asyncio.wait({share.done}, timeout=self._limit_s)
+        try:
+            done, _ = await asyncio.wait({share.done}, timeout=self._limit_s)
+        except asyncio.CancelledError:
+            sharing.leave(share)
+            raise
         if not done:
             self._well[write] = False
             if sharing.leave(share):
@@ -134,21 +138,27 @@ class Store:
         return result
 
     async def _serve(self, shares: Sequence[Share], *, write: bool) -> None:
-        """One transaction for all; where it is rolled back, one for each."""
+        """One transaction for all; where it is rolled back, one for each. Who comes after them waits for it, so that
+        it waits for nobody; one that is alone goes alone only where somebody holds what it needs.
+        """
         common = Common(shares, asyncio.get_running_loop().time)
-        brisk = len(shares) > 1
-        task = self._begin(self._transact(common.carry_out, write, common.deadline, brisk=brisk))
+        task = self._begin(self._transact(common.carry_out, write, common.deadline, brisk=True))
         await asyncio.wait({task})
         fault = task.exception()
         if fault is None:
             for share, result in zip(shares, task.result(), strict=True):
                 _tell(share, result)
-        elif brisk and not common.ran:  # nothing was done: it broke before it was to be committed
+        elif not common.ran and (len(shares) > 1 or self._may_go_on(fault)):  # it broke before it was committed
             for share in shares:
                 self._begin(self._go_alone(share, write))
         else:
+            self._well[write] = self._well[write] and not isinstance(fault.__cause__, self._database.faults)
             for share in shares:
                 _tell(share, fault)
+
+    def _may_go_on(self, fault: BaseException) -> bool:
+        cause = fault.__cause__
+        return isinstance(cause, self._database.faults) and self._database.is_passing(cause)
 
     async def _go_alone(self, share: Share, write: bool) -> None:
         within = self._within(
@@ -212,7 +222,7 @@ class Store:
             except database.faults as fault:
                 if attempts > 0 and database.is_repeatable(fault):
                     continue
-                self._well[write] = self._well[write] and brisk  # those that went together go alone: that tells
+                self._well[write] = self._well[write] and brisk  # whoever has them carried out together tells
                 raise StoreUnavailable(database.explain(fault)) from fault
             self._well[write] = True
             if self._outbox is not None and ledgers[-1].has_news:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, select, text, update
 
+from approvals.desk import Desk
 from approvals.ledger import Ledger
 from approvals.schema import tickets
 from approvals.sharing import MOST
-from approvals.ticket import Claimed, StoreUnavailable
-from tests.support.approvals import BOB, Bench, bench, effect
+from approvals.ticket import Claimed, NotHeld, StoreUnavailable, Transition
+from tests.support.approvals import BOB, ISSUER, PAGE, Bench, bench, effect
 from tests.support.postgres import Postgres
 
 Work = Callable[[Ledger], Awaitable[Any]]
@@ -57,6 +58,19 @@ async def versions(it: Bench, ids: list[str]) -> list[int]:
 
     stand = await it.store.read(look)
     return [stand[one] for one in ids]
+
+
+async def waits_or_ends(it: Bench, task: asyncio.Task[Any]) -> None:
+    """Until it is done, or somebody waits for a lock in this database of PostgreSQL's."""
+
+    async def look(ledger: Ledger) -> int:
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return int((await ledger.connection.execute(text(waiting))).scalar_one())
+
+    while not task.done() and not await it.store.read(look):  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0.01)
 
 
 async def held(it: Bench, count: int) -> list[str]:
@@ -173,6 +187,128 @@ async def test_a_row_that_somebody_holds_keeps_nobody_else_waiting(postgres: Pos
         leave.set()
         await holding
         assert await waits == 2
+
+
+async def test_who_waits_for_a_row_keeps_nobody_waiting_who_comes_later(postgres: Postgres) -> None:
+    """One that came alone waits for its row by itself: whoever comes after it shares the next transaction."""
+    url = postgres.create()
+    async with bench(url) as it, bench(url, clock=it.clock) as other:
+        ids = await held(it, 4)
+        stands, leave, begun = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        mark = marking(ids[0], [])
+
+        async def hold(ledger: Ledger) -> None:
+            await ledger.hold(ids[0])
+            stands.set()
+            await leave.wait()
+
+        async def first(ledger: Ledger) -> int:
+            begun.set()
+            result: int = await mark(ledger)
+            return result
+
+        holding = asyncio.create_task(other.store.write(hold, patience_s=5))
+        await stands.wait()
+        waits = asyncio.create_task(it.store.move(first))
+        await begun.wait()
+        assert await asyncio.gather(*(it.store.move(marking(one, [])) for one in ids[1:])) == [2] * 3
+        assert not waits.done()
+        leave.set()
+        await holding
+        assert await waits == 2
+        assert it.store.healthy
+
+
+async def test_who_goes_before_its_transaction_begins_moves_nothing(where: Path | str) -> None:
+    """A caller that is gone while others' transaction is under way has no share in the next one."""
+    async with bench(where) as it:
+        ids, ran, late = await held(it, 2), list[str](), list[asyncio.Task[Any]]()
+        loop = asyncio.get_running_loop()
+
+        async def come_and_go() -> None:
+            late.extend(asyncio.create_task(it.store.move(marking(one, ran))) for one in ids)
+            await asyncio.sleep(0)
+            late[0].cancel()
+
+        async def first(_: Ledger) -> None:
+            if isinstance(where, Path):
+                asyncio.run_coroutine_threadsafe(come_and_go(), loop).result(5)
+            else:
+                await come_and_go()
+
+        await it.store.move(first)
+        assert await late[1] == 2
+        assert late[0].cancelled()
+        assert ran == [ids[1]]
+        assert await versions(it, ids) == [1, 2]
+
+
+async def test_a_shared_commit_that_fails_is_told_to_whoever_asks_whether_all_is_well(tmp_path: Path) -> None:
+    """Readiness sees a database that takes no commit, however many shared it."""
+    for together in (1, 3):
+        async with bench(tmp_path / f"approvals{together}.db") as it:
+            ids = await held(it, together)
+            assert it.store.healthy
+
+            def fail(connection: Any) -> None:
+                if connection.get_execution_options().get("ostiary_write"):
+                    raise sqlite3.OperationalError("disk I/O error")
+
+            event.listen(it.store._database.engine, "commit", fail)
+            works = [it.store.move(marking(one, [])) for one in ids]
+            await asyncio.gather(*works, return_exceptions=True)
+            assert not it.store.healthy
+
+
+async def test_what_is_revoked_while_others_of_its_transaction_go_on_is_not_sent(postgres: Postgres) -> None:
+    """APR-01: no revocation is confirmed between the moment at which a use is `sent` and its commit."""
+    url = postgres.create()
+    async with bench(url) as it, bench(url, clock=it.clock) as other:
+        ticket = await it.approved()
+        use = await it.claimed()
+        (slow,) = await held(it, 1)
+        sent, go_on = asyncio.Event(), asyncio.Event()
+        mark = marking(slow, [])
+
+        async def last(ledger: Ledger) -> int:
+            sent.set()
+            await go_on.wait()
+            result: int = await mark(ledger)
+            return result
+
+        sending = asyncio.create_task(it.desk.sent(use))
+        sharing = asyncio.create_task(it.store.move(last))
+        await sent.wait()
+        revoking = asyncio.create_task(other.desk.act("revoke", BOB, ticket))
+        await waits_or_ends(other, revoking)
+        is_confirmed = revoking.done()
+        go_on.set()
+        assert not is_confirmed
+        await asyncio.gather(sending, sharing, revoking)
+        assert it.journal.verbs[-1] == "sent"
+
+
+async def test_what_is_being_revoked_is_not_sent(postgres: Postgres) -> None:
+    """Who comes while a revocation is written down waits for it, and then does not hold the use any more."""
+    url = postgres.create()
+    async with bench(url) as it, bench(url, clock=it.clock) as other:
+        ticket = await it.approved()
+        use = await it.claimed()
+        writing, written = asyncio.Event(), asyncio.Event()
+
+        async def record(transition: Transition) -> None:
+            writing.set()
+            await written.wait()
+
+        slow = Desk(other.store, record, page_url=PAGE, issuers=[ISSUER], clock=it.clock)
+        revoking = asyncio.create_task(slow.act("revoke", BOB, ticket))
+        await writing.wait()
+        sending = asyncio.create_task(it.desk.sent(use))
+        await waits_or_ends(it, sending)
+        written.set()
+        with pytest.raises(NotHeld):
+            await sending
+        assert (await revoking)["state"] == "revoked"
 
 
 async def test_a_work_without_patience_waits_for_nothing_else(tmp_path: Path) -> None:
