@@ -8,6 +8,7 @@ it: nothing of a bundle outlives it, and an answer that was under way when it wa
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import chain
 from typing import Final
 
 from policies.question import Question
@@ -17,7 +18,7 @@ ENTRIES: Final = 8192
 TOTAL_BYTES: Final = 16 * 1024 * 1024
 LARGEST: Final = 64 * 1024
 OVERHEAD: Final = 256
-"""What one entry takes besides its key and what it shows of a list."""
+"""What one entry takes besides its key and its verdict's texts."""
 
 
 def holds(verdict: Verdict) -> bool:
@@ -60,4 +61,5 @@ class Memory:
 
 
 def _weight(key: bytes, verdict: Verdict) -> int:
-    return len(key) + OVERHEAD + sum(64 + 4 * len(shown) for shown in verdict.visible)
+    texts = chain(verdict.visible, verdict.scopes, verdict.reasons, verdict.clear, verdict.mask)
+    return len(key) + OVERHEAD + sum(64 + 4 * len(one) for one in texts)

@@ -7,6 +7,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,9 +226,10 @@ def test_memory_is_bounded_and_forgets_what_was_not_used() -> None:
     for one in (first, second, third, third):
         small.keep(one, ALLOW)
     assert [small.recall(one) for one in (first, second, third)] == [None, ALLOW, ALLOW]
-    page = Verdict(Effect.ALLOW, any_arguments=True, visible=("tool" * 100,) * 3, revision="r")
-    small.keep(long := ask("d", "x"), page)
-    assert small.recall(long) is None, "what a page shows counts as well"
+    for member in ("visible", "scopes", "reasons", "clear", "mask"):
+        more: dict[str, Any] = {member: ("text" * 100,) * 3}
+        small.keep(long := ask("d", "x"), replace(ALLOW, **more))
+        assert small.recall(long) is None, f"what it says counts as well: {member}"
     long = ask("n" * memory.LARGEST, "x")
     few.keep(long, ALLOW)
     assert few.recall(long) is None
