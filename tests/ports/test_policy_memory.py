@@ -190,7 +190,9 @@ async def test_a_memory_ends_with_its_bundle(tmp_path: Path) -> None:
             late.append(asyncio.ensure_future(policy.judge(ask("same", "late", leg=len(late)))))
             await asyncio.sleep(0.02)
         under_way = [leg for leg, one in enumerate(late) if not one.done()]
-        assert {(await one).reasons for one in late} == {("old",)}
+        *before, last = [(await one).reasons for one in late]
+        assert set(before) == {("old",)}
+        assert last in {("old",), ("new",)}  # it may have been asked in the very turn of the replacement
         assert under_way
         for leg in range(len(late)):
             assert await words(policy, ask("same", "new", leg=leg)) == [("new",)]
