@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.contract.admission import policy_input
 from gateway.contract.discovery import intersect
-from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded
+from gateway.contract.guard import EXECUTED, INPUT_REQUIRED, TASK, Guarded, guard_answer
 from gateway.contract.headers import VERSION_KEY
 from gateway.contract.legacy import Spoken
 from gateway.contract.listing import (
@@ -25,7 +25,6 @@ from gateway.contract.listing import (
     check_contents,
     is_shared,
     keep_private,
-    keep_visible,
     named_twice,
     out_of_reach,
 )
@@ -36,9 +35,11 @@ from gateway.contract.subscription import RESOURCE_UPDATED, Rewrite
 from gateway.contract.tasks import answer_of, created_task, with_handle
 from gateway.definitions import Definitions
 from gateway.handles import Handles
+from gateway.pages import Page, Pages
 from gateway.prompts import Prompts
 from gateway.seals import STATE_TTL_S, Seals
 from policies.port import Policy
+from policies.question import Candidates
 from policies.verdict import Effect
 
 TURN = 256
@@ -78,6 +79,14 @@ class Answers:
     clock: Callable[[], float] = time.time
     state_s: float = STATE_TTL_S
     left_out: LeftOut = _nothing
+    pages: Pages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pages = Pages(self.definitions.pins.in_force)
+
+    def guard(self, admitted: Admitted, body: bytes) -> Guarded:
+        """The text of an answer -> what may be delivered (`guard_answer`). Raises `Refused(UPSTREAM_INVALID)`."""
+        return self.pages.guard(admitted, body) or guard_answer(admitted.call, body)
 
     async def fit(self, passage: Passage, admitted: Admitted, guarded: Guarded) -> bytes:
         """The text for the caller. Raises `Refused` and what the policy raises; then nothing may be delivered."""
@@ -131,8 +140,25 @@ class Answers:
 
     async def _filter_list(self, admitted: Admitted, guarded: Guarded) -> bytes:
         call, server = admitted.call, admitted.server
+        page = self.pages.find(admitted, guarded.raw)
+        if page is None:
+            page = await self._read_page(admitted, guarded)
+        candidates, offered, left_out = page.candidates, page.offered, page.left_out
+        cut = "cursor" in call.envelope.params or guarded.result.get("nextCursor") is not None
+        if cut and call.method in ("tools/list", "prompts/list"):
+            left_out = left_out.union(await self.left_out(server, call.method, page.names))
+        if left_out != page.left_out:
+            offered = Candidates([candidate for candidate in candidates if candidate["id"] not in left_out])
+        verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, offered))
+        visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()
+        return self.pages.text_of(admitted, guarded, page, visible)
+
+    async def _read_page(self, admitted: Admitted, guarded: Guarded) -> Page:
+        """What of a page can't be called, or is out of reach, is not shown; whoever asks."""
+        call, server = admitted.call, admitted.server
+        pins = self.definitions.pins.in_force()  # before the reading, which takes turns
         candidates = candidates_of(call.method, guarded.result)
-        # What can't be called, or is out of reach, is not shown.
+        names = frozenset(one["id"] for one in candidates)
         left_out: set[str] = set()
         for start in range(0, len(candidates) if server.reach is not None else 0, TURN):
             left_out |= out_of_reach(server.reach, call.method, candidates[start : start + TURN])
@@ -146,10 +172,8 @@ class Answers:
             candidates = [{**one, "pinned": pinned.get(one["id"], False)} for one in candidates]
         if call.method in ("tools/list", "prompts/list"):
             left_out |= named_twice(candidates)
-            if "cursor" in call.envelope.params or guarded.result.get("nextCursor") is not None:
-                left_out.update(await self.left_out(server, call.method, {one["id"] for one in candidates}))
         if left_out:
             candidates = [candidate for candidate in candidates if candidate["id"] not in left_out]
-        verdict = await self.policy.judge(policy_input("list", server, admitted.identity, call, None, candidates))
-        visible = frozenset(verdict.visible) - left_out if verdict.effect is Effect.ALLOW else ()
-        return guarded.with_result(keep_visible(call.method, guarded.result, visible))
+        page = Page(server, pins, guarded.message, names, candidates, frozenset(left_out), Candidates(candidates))
+        self.pages.keep(admitted, guarded, page)
+        return page

@@ -20,7 +20,7 @@ from approvals.keyed_call import Outcome
 from approvals.ticket import Claimed, Held, Run
 from gateway.answers import Answers
 from gateway.audit.port import AuditSink, AuditUnavailable
-from gateway.contract.guard import EXECUTED, UNDECLARED, guard_answer
+from gateway.contract.guard import EXECUTED, UNDECLARED
 from gateway.contract.legacy import Answered
 from gateway.contract.passage import Admitted, Call, Passage, Reply
 from gateway.contract.quirks import Quirk
@@ -209,7 +209,7 @@ class Delivery:
             if admitted.call.envelope.id is None:
                 await self.conclude(passage, "executed")
                 return accepted_reply(passage.decision_id)
-            guarded = guard_answer(admitted.call, body)
+            guarded = self.answers.guard(admitted, body)
             body = await self.answers.fit(passage, admitted, guarded)
         finally:
             await answer.close()

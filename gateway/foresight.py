@@ -28,6 +28,7 @@ from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.schemas import Unusable
 from gateway.grants import read_terms
 from gateway.pipeline import Corridor
+from policies.question import Candidates
 from policies.verdict import Effect, PolicyUnavailable
 
 NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -133,9 +134,10 @@ class Foresight:
         server, identity = self._ask_as(person, server_name)
         corridor = self._corridor
         usable = {name: tool for name, tool in (await corridor.catalog.whole(server)).items() if not tool.quarantine}
-        candidates = [{**tool.definition, "id": name, "pinned": tool.pinned} for name, tool in usable.items()]
+        offered = [{**tool.definition, "id": name, "pinned": tool.pinned} for name, tool in usable.items()]
         call = _call(server, "tools/list", {"_meta": META})
-        verdict = await corridor.policy.judge(policy_input("list", server, identity, call, None, candidates))
+        question = policy_input("list", server, identity, call, None, Candidates(offered))
+        verdict = await corridor.policy.judge(question)
         visible = frozenset(verdict.visible) if verdict.effect is Effect.ALLOW else frozenset[str]()
         return [_offer(tool) for name, tool in usable.items() if name in visible]
 

@@ -1,8 +1,9 @@
 """Decisions of one bundle that hold for any arguments, as that bundle itself says: asked once, remembered after that.
 
-A verdict is found by the whole input document but the arguments, byte by byte, so by everything that can tell one
-caller, tool, definition or environment from another. The memory belongs to one generation of evaluators and goes with
-it: nothing of a bundle outlives it, and an answer that was under way when it was replaced is kept by nobody.
+A verdict is found by the whole input document but the arguments, byte by byte (a page's candidates by their SHA-256),
+so by everything that can tell one caller, tool, definition or environment from another. The memory belongs to one
+generation of evaluators and goes with it: nothing of a bundle outlives it, and an answer that was under way when it
+was replaced is kept by nobody.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def holds(verdict: Verdict) -> bool:
 class Memory:
     """The least recently used is forgotten first. Bounded by entries and by bytes.
 
-    Of a list's page the candidates are part of the question, and so of what it is found by.
+    Of a list's page the candidates are part of the question: it is found by their SHA-256 as well.
     """
 
     def __init__(self, entries: int = ENTRIES, total_bytes: int = TOTAL_BYTES) -> None:
@@ -44,14 +45,14 @@ class Memory:
 
     def recall(self, question: Question) -> Verdict | None:
         """What was decided for this question, whatever its arguments were."""
-        verdict = self._kept.get(question.rest) if question.begins else None
+        verdict = self._kept.get(question.key) if question.begins else None
         if verdict is not None:
-            self._kept.move_to_end(question.rest)
+            self._kept.move_to_end(question.key)
         return verdict
 
     def keep(self, question: Question, verdict: Verdict) -> None:
         """Remember it, where both may be."""
-        key = question.rest
+        key = question.key
         if not question.begins or not holds(verdict) or len(key) > LARGEST or key in self._kept:
             return
         self._kept[key] = verdict

@@ -7,7 +7,7 @@ its arguments in the canonical text that was digested and approved (design.md; r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard
 
 import orjson
@@ -32,7 +32,7 @@ from gateway.contract.passage import (
 )
 from gateway.contract.repeating import is_repeatable
 from gateway.contract.tracing import meta_of, retrace
-from policies.question import Question
+from policies.question import Candidates, Question
 from policies.verdict import Effect
 
 _FIXED = (
@@ -52,7 +52,7 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     identity: Identity,
     call: Call,
     tool: Tool | None,
-    candidates: Sequence[Mapping[str, Any]] | None = None,
+    candidates: Candidates | None = None,
     tasks: OpenedTasks = NO_TASKS,
     opened: OpenedState | None = None,
     grant: Mapping[str, Any] | None = None,
@@ -83,8 +83,6 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
         if tool is None
         else {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned},
     }
-    if candidates is not None:
-        question["candidates"] = candidates
     request: dict[str, Any] = {
         "method": call.method,
         "kind": call.kind,
@@ -97,7 +95,7 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     if grant is not None:
         request["grant"] = {"schema": grant}
     begins = opened is None and grant is None and call.input_responses is None and not (call.goes_on or call.task_ids)
-    return Question(question, request, call.arguments, begins=begins)
+    return Question(question, request, call.arguments, begins=begins, candidates=candidates)
 
 
 def _task(handle: str, task: Task | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from gateway.contract.headers import match_headers
 from gateway.contract.legacy import Heard, Session, Spoken
 from gateway.contract.passage import Identity, OpenedState, OpenedTasks, Passage, Task, Tool
 from gateway.contract.refusals import Refusal, Refused
+from policies.question import Candidates
 from policies.verdict import Effect, Verdict
 from tests.contract.asking import META, SERVER, TASKS_META, VERSION, Lines, ask, lines_of, message, received
 
@@ -92,7 +93,9 @@ def test_the_policys_question() -> None:
 def test_the_policys_question_about_a_list() -> None:
     """In the list phase the candidates are there, and no tool."""
     candidates = [{"id": "read_file", "name": "read_file"}]
-    question = orjson.loads(bytes(policy_input("list", SERVER, ALICE, ask(message("tools/list")), None, candidates)))
+    question = orjson.loads(
+        bytes(policy_input("list", SERVER, ALICE, ask(message("tools/list")), None, Candidates(candidates)))
+    )
     assert (question["phase"], question["candidates"], question["tool"]) == ("list", candidates, None)
 
 
@@ -394,7 +397,7 @@ def test_only_first_requests_begin() -> None:
     """What may be remembered of a decision is of a first request or a page: no leg, no answers, no task, no grant."""
     call, page = ask(message()), ask(message("tools/list"))
     assert policy_input("call", SERVER, ALICE, call, TOOL).begins
-    assert policy_input("list", SERVER, ALICE, page, None, [{"id": "read_file"}]).begins
+    assert policy_input("list", SERVER, ALICE, page, None, Candidates([{"id": "read_file"}])).begins
     assert not policy_input("call", SERVER, ALICE, call, TOOL, grant={}).begins
     assert not policy_input("call", SERVER, ALICE, call, TOOL, opened=OpenedState("s", 1)).begins
     params = {"name": "read_file", "arguments": {}}
