@@ -175,7 +175,7 @@ async def test_a_memory_ends_with_its_bundle(tmp_path: Path) -> None:
     folder = write_bundle(tmp_path / "bundle", LIES)
     told: list[Replaced] = []
     policy = EmbeddedPolicy(folder, deadline_s=30, replaced=told.append, look_every_s=0.05)
-    slow = 'word := "old" if count([1 | some a in numbers.range(1, 200); some b in numbers.range(1, 200)]) > 0'
+    slow = 'word := "old" if count([1 | some a in numbers.range(1, 400); some b in numbers.range(1, 400)]) > 0'
     home = folder / "mcp/authz/authz.rego"
     await policy.start()
     try:
@@ -189,7 +189,7 @@ async def test_a_memory_ends_with_its_bundle(tmp_path: Path) -> None:
         late: list[asyncio.Future[Verdict]] = []
         while policy.revision == "slow":
             late.append(asyncio.ensure_future(policy.judge(ask("same", "late", leg=len(late)))))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
         under_way = [leg for leg, one in enumerate(late) if not one.done()]
         *before, last = [(await one).reasons for one in late]
         assert set(before) == {("old",)}
