@@ -39,6 +39,10 @@ _WAITING_BYTES: Final = 64 * 1024 * 1024
 _QUESTION_BYTES: Final = 16 * 1024 * 1024
 _IDLE_S: Final = 15.0  # after this long a connection is not used again
 _RESOLVED_S: Final = 5  # as long as this an address is believed
+# OPA answers with few different texts: reading each once is enough. Reading is pure, and a verdict names the revision
+# that stands in its own text. What is decided is not remembered: every question is asked.
+_REMEMBERED: Final = 1024
+_REMEMBERED_BYTES: Final = 4096
 _LOST: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
@@ -141,6 +145,7 @@ class OpaPolicy:
         self._revision = ""
         self._asked: set[asyncio.Timeout] = set()
         self._asked_bytes = 0
+        self._read: dict[bytes, Verdict] = {}
         self.evaluations = 0
         """How often the policy was asked, answered or not; probes are not counted."""
         self.remembered = 0
@@ -209,6 +214,7 @@ class OpaPolicy:
         """Stop asking and close every connection. Questions on their way are refused."""
         await self._breaker.close()
         self._revision = ""
+        self._read.clear()
         clients, self._client, self._prober = (self._client, self._prober), None, None
         now = asyncio.get_running_loop().time()
         for deadline in self._asked:
@@ -245,8 +251,17 @@ class OpaPolicy:
             raise _unreachable(error) from error
         finally:
             self._asked.discard(deadline)
-        verdict = _read(answer)
+        verdict = self._read.get(answer) or self._read_once(answer)
         self._revision = verdict.revision
+        return verdict
+
+    def _read_once(self, answer: bytes) -> Verdict:
+        """An answer's text that is not remembered -> `Verdict`. What can't be read is never remembered."""
+        verdict = _read(answer)
+        if len(answer) <= _REMEMBERED_BYTES:
+            if len(self._read) >= _REMEMBERED:
+                self._read.clear()
+            self._read[answer] = verdict
         return verdict
 
 

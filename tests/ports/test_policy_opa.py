@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from policies import opa as opa_module
 from policies.breaker import Breaker, Pace
 from policies.opa import OpaPolicy, OpaTls
-from policies.verdict import UNVERSIONED, Effect, PolicyUnavailable
+from policies.verdict import UNVERSIONED, Effect, PolicyUnavailable, Verdict
 from tests.ports.test_bundle import write_bundle
 from tests.ports.test_policy import HOSTILE_NAMES, RULES, ask, timed
 from tests.support.impostor import (
@@ -273,6 +274,52 @@ async def test_the_revision_is_that_of_the_very_evaluation(provenance: bytes, re
     body = answer(b'{"effect":"allow"}', b'"provenance":' + provenance)
     async with Impostor(says(body)) as opa, policy_of(opa.url) as policy:
         assert (await policy.judge(QUESTION)).revision == revision == policy.revision
+
+
+async def test_readings_are_remembered_and_decisions_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPA is asked every time and its newest answer counts, its revision too; what is broken is broken each time."""
+    read: list[bytes] = []
+    reader = opa_module._read
+
+    def watched(text: bytes) -> Verdict:
+        read.append(text)
+        return reader(text)
+
+    monkeypatch.setattr(opa_module, "_read", watched)
+    deny, newer = answer(b'{"effect":"deny"}'), ALLOW.replace(b'"r1"', b'"r2"')
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, pace=Pace(trips=50, idle_s=60)) as policy:
+        read.clear()
+        heard = len(opa.heard)
+        for body in (ALLOW, deny, ALLOW, newer, deny, newer, ALLOW):
+            opa.behaviour = says(body)
+            verdict = await policy.judge(QUESTION)
+            assert verdict.effect is (Effect.DENY if body == deny else Effect.ALLOW)
+            assert verdict.revision == policy.revision == ("r2" if body == newer else "r1")
+        assert len(opa.heard) - heard == 7
+        assert read == [deny, newer], "the probes had read the first"
+        opa.behaviour = says(ALLOW[:-1])
+        for _ in range(2):
+            with pytest.raises(PolicyUnavailable, match="not JSON"):
+                await policy.judge(QUESTION)
+        assert read[2:] == [ALLOW[:-1]] * 2
+
+
+async def test_what_is_remembered_of_answers_is_bounded_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that are all different, or long, take no more memory; with `close` all of it ends."""
+    monkeypatch.setattr(opa_module, "_REMEMBERED", 4)
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url) as policy:
+        most = 0
+        for number in range(20):
+            opa.behaviour = says(ALLOW[:-1] + b',"decision_id":"%d"}' % number)
+            assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+            most = max(most, len(policy._read))
+        assert most == 4
+        kept = set(policy._read)
+        opa.behaviour = says(ALLOW + b" " * 4096)
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        assert set(policy._read) == kept
+        await policy.close()
+        assert not policy._read
 
 
 # ------------------------------------------------------------------ the circuit
