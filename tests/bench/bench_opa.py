@@ -2,13 +2,12 @@
 
     python -m tests.bench.bench_opa [--rounds N] [--seconds S] [--spy FILE]
 
-OPA has the load's core. Beside it stands what wrk gets from that OPA alone for the same question, so that what OPA
-itself can answer is told from what asking costs.
+OPA has the load's core, which it inherits: Go sees one processor. Beside it stands what wrk gets from that OPA alone
+for the same question, so that what OPA itself can answer is told from what asking costs.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 from pathlib import Path
@@ -18,6 +17,7 @@ import orjson
 
 from policies.opa import DECISION_PATH
 from tests.bench.load import Sample, sample, script
+from tests.bench.machine import cores
 from tests.bench.stand import BENCH_DATA, Contender, Stand
 from tests.bench.table import Options, Row, number, part
 from tests.support.opa import Opa
@@ -46,9 +46,9 @@ def measure(options: Options) -> list[Row]:
         bundle = write_bundle(stand.folder, {"bench": BENCH_DATA})
         opa = Opa(Path(str(shutil.which("opa"))), bundle, stand.folder / "opa.log")
         with opa:
-            _pin(opa, stand.load_core)
+            assert opa.process is not None
             gateway = stand.gateway([stand.upstream()], policy={"engine": "opa", "url": opa.url})
-            alone = Contender("OPA", opa.url + DECISION_PATH)
+            alone = Contender("OPA", opa.url + DECISION_PATH, opa.process.pid)
             question = orjson.dumps({"input": QUESTION}).decode()
             contenders = {
                 "gateway": (gateway, script(stand.folder, "call", token=gateway.token())),
@@ -61,19 +61,15 @@ def measure(options: Options) -> list[Row]:
                     found = sample(contender, call, 32, options.seconds if nth else 1, spy=looking)
                     seen[name] += [found] if nth else []
     asked = number(statistics.median(one.rps for one in seen["opa"]))
-    beside = f"OPA alone, the same question: {asked}"
+    core, load = cores()
+    beside = f"OPA alone, the same question: {asked}; gateway: core {core}; load, upstream, OPA: core {load}"
     rps, cpu = (tuple(getattr(one, member) for one in seen["gateway"]) for member in ("rps", "cpu_us"))
+    alone_us = tuple(one.cpu_us for one in seen["opa"])
     return [
         Row("opa.rps", "allowed `tools/call`, OPA over HTTP", rps, "requests/s", "≥ 2,000", beside),
         Row("opa.cpu", "… CPU of the gateway", cpu, "µs/request"),
+        Row("opa.engine_cpu", "… CPU of OPA, asked alone", alone_us, "µs/question"),
     ]
-
-
-def _pin(opa: Opa, core: int) -> None:
-    """All its threads, and with them those that it starts later."""
-    assert opa.process is not None
-    for thread in Path(f"/proc/{opa.process.pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
 
 
 if __name__ == "__main__":
