@@ -90,7 +90,7 @@ class Shadow:
         return bool(self._tasks) and not any(task.done() for task in self._tasks) and self._candidate.ready
 
     def offer(self, question: SupportsBytes, verdict: Verdict) -> None:
-        """A question that was judged. Costs the caller one append."""
+        """A question that was judged. Costs the caller one append, and its text where that was not made yet."""
         if self._sample < 1.0 and random.random() >= self._sample:  # noqa: S311 - a sample, not a secret
             return
         text = bytes(question)

@@ -35,7 +35,8 @@ _PROBE_AFTER_S: Final = 0.25
 _NOTES_DELAY_S: Final = 0.01
 _GATHER_S: Final = 0.002
 """How long a commit waits for as many callers as shared the one before: under load that saves its own cost, some
-200 µs of CPU in switches of threads and the fdatasync. One caller by itself never waits."""
+200 µs of CPU in switches of threads and the fdatasync. Of callers that come one by one, only the first after a shared
+commit waits."""
 
 _FOLD_S: Final = 1.0
 
