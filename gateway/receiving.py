@@ -61,15 +61,15 @@ class Late:
 
     async def open(self) -> Asgi:
         """The application, opened by now. Raises what opening it raises; whoever comes next tries again."""
-        if self._app is None:
-            if self._opening is None or self._opening.done():
-                self._opening = asyncio.create_task(self._open())
-            # Whoever waits may leave; the others still want it.
-            self._app = await asyncio.shield(self._opening)
-        return self._app
+        if self._app is not None:
+            return self._app
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open())
+        # Whoever waits may leave; the others still want it.
+        return await asyncio.shield(self._opening)
 
     async def _open(self) -> Asgi:
-        app = await self._open_it()
+        self._app = app = await self._open_it()  # also where nobody waits for it any more
         structlog.get_logger("house").info("control_plane_opened")
         return app
 

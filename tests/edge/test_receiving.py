@@ -70,6 +70,28 @@ async def test_it_is_opened_once_and_whoever_leaves_takes_it_from_nobody() -> No
     assert opened == 1
 
 
+async def test_what_was_opened_for_somebody_who_left_is_open() -> None:
+    """It goes on when the only one who came for it breaks off, and is not opened once more for the next."""
+    opened, begun, go_on = 0, asyncio.Event(), asyncio.Event()
+
+    async def open_it() -> Asgi:
+        nonlocal opened
+        opened += 1
+        begun.set()
+        await go_on.wait()
+        return answering(b"there")
+
+    late = Late(open_it)
+    first = asyncio.create_task(ask(late, "/approvals"))
+    await begun.wait()
+    first.cancel()
+    await asyncio.wait({first})
+    go_on.set()
+    await late.close()
+    assert [one["body"] for one in await ask(late, "/approvals")] == [b"there"]
+    assert opened == 1
+
+
 async def test_what_could_not_be_opened_is_tried_again() -> None:
     """A failure is told to who waits for it, and the next one finds it opened if it can be by then."""
     tries = 0
