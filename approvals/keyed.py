@@ -166,11 +166,15 @@ class KeyedCalls:
         """
         if not (held := list(self._held)):
             return
-        now = self._clock()
-        until = now + self._lease_s
         mine = and_(_columns.lookup.in_(held), _columns.owner == self._owner, _columns.state == Stage.RUNNING)
-        query = update(keyed_calls).where(mine, _columns.lease_until > now)
-        await self._change(query.values(lease_until=until, expires_at=until + self._keep_s))
+
+        async def work(ledger: Ledger) -> None:
+            now = self._clock()  # a lease may have lapsed while this waited for its turn
+            until = now + self._lease_s
+            query = update(keyed_calls).where(mine, _columns.lease_until > now)
+            await ledger.connection.execute(query.values(lease_until=until, expires_at=until + self._keep_s))
+
+        await self._store.write(work)
 
     async def reconcile(self, owner: str) -> None:
         """At the start of worker `owner`, or after its death: nobody knows what came of what it ran."""

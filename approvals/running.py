@@ -49,14 +49,15 @@ class Running(Counter):
 
         Raises `NotHeld` (it was revoked meanwhile, say) or `StoreUnavailable`: then nothing may be sent.
         """
-        now = self._clock()
 
-        async def work(ledger: Ledger) -> None:
+        async def work(ledger: Ledger) -> float:
+            now = self._clock()  # an approval may have ended while this waited for its transaction
             for part in use.parts:
                 if not await ledger.run(part.use_id, Run.SENT, now, owner=self._owner, leg=part.leg):
                     raise NotHeld("the use is not held any more")
+            return now
 
-        await self._store.move(work)
+        now = await self._store.move(work)
         for part in use.parts:
             if (ticket := self._held.get(part.use_id)) is not None:
                 await self._record(Transition(ticket, "sent", ITSELF, now, use_id=part.use_id, leg=part.leg))
@@ -163,10 +164,9 @@ class Running(Counter):
 
     async def _end(self, ends: Sequence[End], owner: str | None = None) -> int:
         """Move these uses in one transaction, as far as their states admit it -> how many moved."""
-        now = self._clock()
 
         async def work(ledger: Ledger) -> list[Transition]:
-            moved = []
+            now, moved = self._clock(), []
             for end in ends:
                 filed = None if end.ticket is not None else await ledger.holding(end.use_id)
                 if not await ledger.run(end.use_id, end.run, now, owner=owner, leg=end.leg):
@@ -193,9 +193,8 @@ class Running(Counter):
         return True
 
     async def _fail(self, use: Claimed) -> None:
-        now = self._clock()
-
         async def work(ledger: Ledger) -> None:
+            now = self._clock()
             for part in use.parts:
                 await ledger.run(part.use_id, Run.FAILED, now, owner=self._owner, leg=part.leg)
 

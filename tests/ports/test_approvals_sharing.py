@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from approvals.desk import Desk
 from approvals.ledger import Ledger
 from approvals.schema import tickets
 from approvals.sharing import MOST
-from approvals.ticket import Claimed, NotHeld, StoreUnavailable, Transition
+from approvals.ticket import Claimed, NotHeld, Run, StoreUnavailable, Transition
 from tests.support.approvals import BOB, ISSUER, PAGE, Bench, bench, effect
 from tests.support.postgres import Postgres
 
@@ -71,6 +71,19 @@ async def waits_or_ends(it: Bench, task: asyncio.Task[Any]) -> None:
 
     while not task.done() and not await it.store.read(look):  # noqa: ASYNC110 - the server tells nobody
         await asyncio.sleep(0.01)
+
+
+def meanwhile(where: Path | str, doing: Callable[[], Coroutine[Any, Any, None]]) -> Work:
+    """A work that has this done on the loop, and is under way until it is."""
+    loop = asyncio.get_running_loop()
+
+    async def work(_: Ledger) -> None:
+        if isinstance(where, Path):  # whose works are carried out in another thread
+            asyncio.run_coroutine_threadsafe(doing(), loop).result(5)
+        else:
+            await doing()
+
+    return work
 
 
 async def held(it: Bench, count: int) -> list[str]:
@@ -327,3 +340,42 @@ async def test_a_work_without_patience_waits_for_nothing_else(tmp_path: Path) ->
         await it.store.write(waits, patience_s=1)
         assert await versions(it, [ticket]) == [2]
         assert (await it.desk.show(BOB, ticket))["state"] == "pending"
+
+
+@pytest.mark.parametrize("passes_s", [0, 3600])
+async def test_an_approval_that_ends_in_the_queue_is_not_sent(where: Path | str, passes_s: float) -> None:
+    """It is in time when its transaction runs, not when somebody began to wait for that: it ends early, not late."""
+    async with bench(where) as it:
+        await it.approved()
+        use, sending = await it.claimed(), list[asyncio.Task[None]]()
+
+        async def come() -> None:
+            sending.append(asyncio.create_task(it.desk.sent(use)))
+            await asyncio.sleep(0)
+            it.clock.now += passes_s
+
+        await it.store.move(meanwhile(where, come))
+        if passes_s:
+            with pytest.raises(NotHeld):
+                await sending[0]
+        else:
+            await sending[0]
+        assert it.journal.verbs[-1] == ("claim" if passes_s else "sent")
+
+
+@pytest.mark.parametrize("passes_s", [0, 3600])
+async def test_an_end_is_of_the_moment_at_which_it_is_written(where: Path | str, passes_s: float) -> None:
+    """What comes of a call is dated when its transaction runs, also where its approval is out of time by then."""
+    async with bench(where) as it:
+        await it.approved()
+        use, ending = await it.claimed(), list[asyncio.Task[None]]()
+        await it.desk.sent(use)
+
+        async def come() -> None:
+            ending.append(asyncio.create_task(it.desk.finish(use, Run.EXECUTED)))
+            await asyncio.sleep(0)
+            it.clock.now += passes_s
+
+        await it.store.move(meanwhile(where, come))
+        await ending[0]
+        assert (it.journal.kept[-1].verb, it.journal.kept[-1].at) == ("executed", it.clock.now)

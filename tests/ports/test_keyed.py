@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,21 @@ async def test_a_lease_that_lapses_leaves_unknown_and_the_truth_may_still_come(w
         assert [row.state for row in await there.rows()] == ["unknown"]
         assert await there.one.end(taken, Stage.KEPT, PAID)
         assert await there.two.look(PAY) == Found(Stage.KEPT, True, "d-1", PAID)
+
+
+async def test_a_lease_that_lapses_while_its_renewal_waits_stays_lapsed(where: Path | str) -> None:
+    """What others were told to be unknown does not run again because a turn at the store came late."""
+    async with gateways(where) as there:
+        await there.taken()
+        there.clock.now += LEASE_S * 0.9
+        async with AsyncExitStack() as busy:
+            for _ in range(there.stores[0]._database.writers):
+                await busy.enter_async_context(there.stores[0]._writers)
+            renewing = asyncio.create_task(there.one.renew())
+            await asyncio.sleep(0)
+            there.clock.now += LEASE_S * 0.5
+        await renewing
+        assert await there.two.look(PAY) == Found(Stage.UNKNOWN, True, "d-1")
 
 
 async def test_a_restart_ends_what_its_worker_ran(where: Path | str) -> None:
