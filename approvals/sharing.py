@@ -63,21 +63,35 @@ class Sharing:
     turn: asyncio.Semaphore
     waiting: deque[Share] = field(default_factory=deque)
     serving: asyncio.Task[None] | None = None
+    closed: bool = False
 
     def join(self, work: Work, deadline: float) -> Share:
-        """Have a work carried out by the next transaction."""
+        """Have a work carried out by the next transaction. Raises `StoreUnavailable` where there is none any more."""
+        if self.closed:
+            raise StoreUnavailable("the store is closed")
         share = Share(work, deadline, asyncio.get_running_loop().create_future())
         share.done.add_done_callback(_hear)
         self.waiting.append(share)
-        if self.serving is None:
-            self.serving = asyncio.create_task(self._serve())
+        self._begin()
         return share
 
     def leave(self, share: Share) -> bool:
         """Its caller waits no longer -> whether it was not begun, and so is never done."""
-        if not share.begun:
+        if not share.begun and not self.closed:
             self.waiting.remove(share)
         return not share.begun
+
+    def close(self) -> None:
+        """Whoever waits is told that nothing was done, as is whoever comes from now on; what was begun goes on."""
+        self.closed = True
+        while self.waiting:
+            share = self.waiting.popleft()
+            if not share.done.done():
+                share.done.set_exception(StoreUnavailable("the store is closed; nothing was done"))
+
+    def _begin(self) -> None:
+        if self.serving is None:
+            self.serving = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
         try:
@@ -88,8 +102,13 @@ class Sharing:
                         share.begun = True
                     if shares:
                         await self.serve(shares)
+        except asyncio.CancelledError:
+            self.close()  # the loop ends
+            raise
         finally:
             self.serving = None
+            if self.waiting:  # `serve` broke, which is the trouble of those whom it took away
+                self._begin()
 
 
 def _hear(done: asyncio.Future[Any]) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,9 +69,9 @@ class _Here:
 class _There:
     """A transaction whose work stays on the loop: each statement goes to the thread by itself."""
 
-    def __init__(self, here: _Here, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, here: _Here, run: Callable[..., Awaitable[Any]]) -> None:
         self._here = here
-        self._thread = thread
+        self._run = run
 
     @property
     def dialect(self) -> Dialect:
@@ -94,7 +95,7 @@ class _There:
         return await self._go(self._here.touched(asked, given))
 
     def _go(self, asking: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, _run_through, asking)
+        return self._run(_run_through, asking)
 
 
 class SqliteDatabase:
@@ -111,6 +112,7 @@ class SqliteDatabase:
         self._file: tuple[int, int] | None = None
         self._writing = ThreadPoolExecutor(1, "ostiary-approvals-write")
         self._reading = ThreadPoolExecutor(READERS, "ostiary-approvals-read")
+        self._closed = False
 
     async def prepare(self) -> None:
         """Make the file where there is none; it must be one that can do write-ahead logging."""
@@ -137,7 +139,7 @@ class SqliteDatabase:
         thread = self._writing if write else self._reading
         connection = await self._in(thread, self._begin, write)
         try:
-            yield _There(_Here(connection), thread)
+            yield _There(_Here(connection), partial(self._in, thread))
             await self._in(thread, connection.commit)
         finally:
             await self._in(thread, _close, connection)
@@ -172,8 +174,9 @@ class SqliteDatabase:
             raise
         return connection
 
-    @staticmethod
-    async def _in(thread: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> T:
+    async def _in(self, thread: ThreadPoolExecutor, work: Callable[..., T], *given: Any) -> T:
+        if self._closed:  # by whoever waited for it long enough
+            raise StoreUnavailable("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(thread, work, *given)
 
     def now(self) -> float:
@@ -207,8 +210,11 @@ class SqliteDatabase:
         return str(getattr(fault, "orig", None) or fault)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Whoever asks for something later, or goes on, is told so."""
+        if self._closed:
+            return
         await self._in(self._writing, self.engine.dispose)
+        self._closed = True
         for thread in (self._writing, self._reading):
             thread.shutdown(wait=False)
 

@@ -62,6 +62,7 @@ class Store:
         self._looking = Sharing(partial(self._serve, write=False), self._readers)
         self._moving = Sharing(partial(self._serve, write=True), self._writers)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
         # By `write`: what can be read hides no write that fails. Before the first write nothing speaks against any.
         self._well = {False: False, True: True}
 
@@ -93,9 +94,19 @@ class Store:
             raise
 
     async def close(self) -> None:
-        """Let what runs come to its end (bounded), then close the connections."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self._limit_s)
+        """Tell those who wait for a shared transaction, let what runs come to its end (bounded), then close the
+        connections. Whoever comes later is told as well.
+        """
+        sharings, loop = (self._looking, self._moving), asyncio.get_running_loop()
+        for sharing in sharings:
+            sharing.close()
+        until = loop.time() + self._limit_s
+        # What a shared transaction leaves undone goes on in further tasks.
+        while (left := until - loop.time()) > 0 and (
+            running := self._tasks.union(one.serving for one in sharings if one.serving is not None)
+        ):
+            await asyncio.wait(running, timeout=left)
+        self._closed = True
         await asyncio.wait({asyncio.ensure_future(self._database.close())}, timeout=self._limit_s)
 
     async def read(self, work: Work[T]) -> T:
@@ -178,6 +189,9 @@ class Store:
         except TimeoutError as fault:
             self._well[write] = False
             raise StoreUnavailable("the store is busy") from fault
+        if self._closed:
+            turn.release()
+            raise StoreUnavailable("the store is closed; nothing was done")
         task = self._begin(self._transact(work, write, deadline, patient=patience_s > 0))
         task.add_done_callback(lambda _: turn.release())
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import event, select, text, update
 from approvals.desk import Desk
 from approvals.ledger import Ledger
 from approvals.schema import tickets
-from approvals.sharing import MOST
+from approvals.sharing import MOST, Share, Sharing
 from approvals.ticket import Claimed, NotHeld, Run, StoreUnavailable, Transition
 from tests.support.approvals import BOB, ISSUER, PAGE, Bench, bench, effect
 from tests.support.postgres import Postgres
@@ -379,3 +380,71 @@ async def test_an_end_is_of_the_moment_at_which_it_is_written(where: Path | str,
         await it.store.move(meanwhile(where, come))
         await ending[0]
         assert (it.journal.kept[-1].verb, it.journal.kept[-1].at) == ("executed", it.clock.now)
+
+
+async def test_who_waits_when_the_store_closes_is_told(where: Path | str) -> None:
+    """Nothing of theirs was done; what is under way comes to its end first; whoever comes later is told as well."""
+    async with bench(where) as it:
+        ids, ran, closing = await held(it, 2), list[str](), list[asyncio.Task[None]]()
+        mark, told = marking(ids[0], ran), list[BaseException | int]()
+
+        async def close() -> None:
+            late = [asyncio.create_task(it.store.move(marking(ids[1], ran))) for _ in range(2)]
+            await asyncio.sleep(0)
+            closing.append(asyncio.create_task(it.store.close()))
+            told.extend(await asyncio.gather(*late, return_exceptions=True))
+            assert not closing[0].done()
+
+        pause = meanwhile(where, close)
+
+        async def first(ledger: Ledger) -> int:
+            await pause(ledger)
+            result: int = await mark(ledger)
+            return result
+
+        assert await it.store.move(first) == 2
+        assert [type(one) for one in told] == [StoreUnavailable] * 2
+        await closing[0]
+        for ask in (it.store.move, it.store.look, it.store.write, it.store.read):
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await ask(marking(ids[1], ran))
+        assert ran == [ids[0]]
+        if isinstance(where, Path):  # where a transaction outlasts what closing waits for
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await it.store._database.carry_out(lambda _: asyncio.sleep(0), write=True)
+
+
+async def test_who_goes_as_the_store_closes_is_gone() -> None:
+    """One that was told so, and is cancelled before it has heard it, is nobody's defect."""
+
+    async def serve(_: Sequence[Share]) -> None:
+        """Never comes to it."""
+
+    sharing = Sharing(serve, asyncio.Semaphore(0))
+    share = sharing.join(marking("", []), 0.0)
+    sharing.close()
+    assert sharing.leave(share)
+    assert isinstance(share.done.exception(), StoreUnavailable)
+
+
+async def test_a_defect_while_others_wait_strands_nobody() -> None:
+    """Whoever waits for the next transaction has it, without anybody who comes and begins it; the defect is told."""
+    shares, defects, came = list[Share](), list[Any](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: defects.append(context.get("exception")))
+
+    async def serve(served: Sequence[Share]) -> None:
+        if served[0] is not shares[0]:
+            for share in served:
+                share.done.set_result("done")
+            return
+        shares.append(sharing.join(marking("", []), 0.0))
+        came.set()
+        raise LookupError("planted")
+
+    sharing = Sharing(serve, asyncio.Semaphore(1))
+    shares.append(sharing.join(marking("", []), 0.0))
+    await came.wait()
+    assert await asyncio.wait_for(shares[1].done, 5) == "done"
+    gc.collect()
+    assert [type(one) for one in defects] == [LookupError]
