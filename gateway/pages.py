@@ -164,4 +164,5 @@ def _key(admitted: Admitted, text: bytes) -> _Key:
 
 
 def _taken(seen: frozenset[str], place: Place) -> int:
-    return len(place[0]) + len(place[1]) + 64 * len(seen) + 256
+    names = sum(64 + 4 * len(one) for one in seen)  # of characters that may take four bytes each
+    return len(place[0]) + len(place[1]) + names + 256

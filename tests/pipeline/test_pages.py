@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +226,9 @@ def test_pages_are_bounded() -> None:
         one.text_of(admitted, guarded, page, {str(number)})
     assert len(page.texts) == pages.TEXTS
     assert page.weight == one._weight
+    before, name = page.weight, "\U0001f511" * 100_000
+    one.text_of(admitted, guarded, page, {name})
+    assert page.weight - before > sys.getsizeof(name) - 1000, "the names by which a text is found count, too"
 
 
 async def test_records_are_the_same_for_a_page_that_is_known(tmp_path: Path) -> None:
