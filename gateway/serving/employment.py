@@ -61,7 +61,10 @@ class Life:
         try:
             if understudy is not None:
                 arguments = (*command[COMMAND:], "--seat", str(seat))
-                return cls(understudy.play(arguments, fd, writable, environment), pipe, seat, grace_s)
+                try:
+                    return cls(understudy.play(arguments, fd, writable, environment), pipe, seat, grace_s)
+                except OSError:  # it is gone, and was no worker yet: that is no failed start
+                    await understudy.dismiss()
             process = await asyncio.create_subprocess_exec(
                 *command, "--seat", str(seat), "--fd", str(fd), "--status-fd", str(writable),
                 pass_fds=(fd, writable), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,

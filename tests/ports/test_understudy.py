@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gateway.serving.employment import Life
 from gateway.serving.understudy import Understudy
 
 
@@ -50,3 +51,17 @@ async def test_it_plays_the_worker_that_it_is_told_of(tmp_path: Path) -> None:
         said = await asyncio.to_thread(pipe.read)
     assert await asyncio.wait_for(process.wait(), 30) == 3
     assert b"public_url: is required" in said
+
+
+async def test_one_that_died_costs_no_start() -> None:
+    """A worker that it can't be any more is started as any other is."""
+    one = await Understudy.call()
+    one._process.kill()
+    await one._process.wait()
+    sleeping = (sys.executable, "-c", "import time; time.sleep(60)")
+    with socket.socket() as listener:
+        life = await Life.begin(sleeping, listener.fileno(), 0, 1.0, {}, understudy=one)
+    assert life.worker.pid != one._process.pid
+    assert life._process.returncode is None
+    life.leave(signal.SIGKILL)
+    assert await asyncio.wait_for(life.ended, 30) == (-signal.SIGKILL, "")
