@@ -29,6 +29,10 @@ LONGEST_BACKOFF_S = 5.0
 STRIKES = 2  # evaluators that may die on one question before it is given up
 
 
+class Undecided(PolicyUnavailable):
+    """The rules themselves came to no decision: undefined, in conflict, a failure. Asked again, they do so again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Limits of one generation. Seconds, bytes, counts."""
@@ -98,7 +102,7 @@ class Generation:
         self._load["vet"] = False  # the same text for every later one, which should be there soon
 
     async def ask(self, text: bytes) -> bytes:
-        """The input document -> the decision as JSON text. Raises `PolicyUnavailable`."""
+        """The input document -> the decision as JSON text. Raises `PolicyUnavailable`, `Undecided` by the rules."""
         if self._closed:
             raise PolicyUnavailable("the policy engine is closed")
         if len(text) > self._bounds.question_bytes:
@@ -168,7 +172,7 @@ class Generation:
             if kind == frames.ANSWER:
                 question.answered.set_result(payload)
             else:
-                question.answered.set_exception(PolicyUnavailable(payload.decode(errors="replace")))
+                question.answered.set_exception(Undecided(payload.decode(errors="replace")))
         if evaluator.retired:
             evaluator.hang_up()
             return

@@ -68,7 +68,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def test(  # noqa: PLR0917 - one a parameter
     ctx: click.Context, path: Path | None, config: Path | None, coverage: bool, opa: str | None, as_json: bool
 ) -> None:
-    """Run the Rego tests of the bundle at PATH (or of the configuration's), in the embedded engine."""
+    """Run the Rego tests of the bundle at PATH (or of the configuration's), in the embedded engine.
+
+    A sample of the decisions that hold for any arguments is asked again with others, for at most 20 seconds.
+    """
     folder = path or _bundle(ctx, config)
     seen = Coverage() if coverage else None
     try:
