@@ -47,6 +47,7 @@ GOOD: Series = {
     'ostiary_missing{part="starting"}': "1",
     "ostiary_policy_failures_total": "0",
     "ostiary_policy_evaluations_total": "0+60",
+    "ostiary_policy_remembered_total": "0+30",
     "ostiary_policy_current": "1",
     'ostiary_policy_info{revision="a"}': "1",
     'ostiary_keys_healthy{issuer="i"}': "1",
@@ -90,7 +91,11 @@ BAD: dict[str, Series] = {
     "OstiaryReplicaFlaps": {'ostiary_replica_ejections_total{server="bank",replica="a:1",why="faults"}': "0+1"},
     "OstiaryReplicasFull": {'ostiary_upstream_waiting{server="bank"}': "1"},
     "OstiaryPolicyMissing": {'ostiary_missing{part="policy"}': "1"},
-    "OstiaryPolicyFails": {"ostiary_policy_failures_total": "0+1"},
+    "OstiaryPolicyFails": {
+        "ostiary_policy_failures_total": "0+1",
+        "ostiary_policy_evaluations_total": "0+600",
+        "ostiary_policy_remembered_total": "0+570",
+    },
     "OstiaryPolicyNotCurrent": {"ostiary_policy_current": "0"},
     "OstiaryPolicyRevisions": {'ostiary_policy_info{revision="b"}': "1"},
     "OstiaryKeysMissing": {'ostiary_missing{part="keys"}': "1"},
@@ -235,6 +240,23 @@ BESIDE: dict[str, tuple[Series, set[str]]] = {
     "another deployment's people decide": (
         {**BAD["OstiaryNobodyDecides"], 'ostiary_approval_transitions_total{namespace="b",transition="deny"}': "0+1"},
         {"OstiaryNobodyDecides"},
+    ),
+    "another gateway's policy answers": (
+        {**BAD["OstiaryPolicyFails"], 'ostiary_policy_failures_total{pod="two"}': "0",
+         'ostiary_policy_evaluations_total{pod="two"}': "0+60000", 'ostiary_policy_remembered_total{pod="two"}': "0"},
+        {"OstiaryPolicyFails"},
+    ),
+    "what was remembered is counted a moment late": (
+        {**BAD["OstiaryPolicyFails"], "ostiary_policy_remembered_total": "0+601"}, {"OstiaryPolicyFails"},
+    ),
+    "all is remembered": (
+        {"ostiary_policy_remembered_total": "0+60"}, set(),
+    ),
+    "all is remembered, and counted a moment late": (
+        {"ostiary_policy_remembered_total": "0+61"}, set(),
+    ),
+    "the policy fails in few of those that it is asked": (
+        {"ostiary_policy_failures_total": "0+1", "ostiary_policy_evaluations_total": "0+600"}, set(),
     ),
 }  # fmt: skip
 """What happens beside, otherwise than `GOOD`, and what fires all the same."""
