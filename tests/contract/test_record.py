@@ -333,7 +333,8 @@ def test_a_mask_covers_every_spelling_of_its_pointer(clear: str, mask: str) -> N
 def test_names_that_sort_differently_in_other_readings_stay_canonical() -> None:
     """Members beyond the basic plane are ordered by UTF-16, as RFC 8785 wants it."""
     names = ["\U0001f40d", "\uffe6", "\u00e9", "z"]
-    tool = Tool("t", "e" * 64, {}, {"inputSchema": {"properties": {name: {} for name in names}}})
+    definition: dict[str, Any] = {"inputSchema": {"properties": {name: {} for name in names}}}
+    tool = Tool("t", "5027" * 16, {}, definition)  # a digest of its own: names are remembered by it
     record = decision_record(walked(dict.fromkeys(names, 1), tool=tool), REDACTOR)
     assert set(record["arguments"]) == {f"/{name}" for name in names}
     line = lines_of([record])[0]

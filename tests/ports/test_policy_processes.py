@@ -181,7 +181,8 @@ async def test_many_loops_end_with_their_callers_only(tmp_path: Path) -> None:
         results = await asyncio.gather(*(timed(policy.judge(ask("loop"))) for _ in range(12)))
         assert all(isinstance(result, PolicyUnavailable) for _, result in results)
         assert max(took for took, _ in results) < 1.0
-        assert await until(lambda: len(policy.pids) == 2)
+        # The pool may have grown meanwhile: when that is ended again is the next test's.
+        assert await until(lambda: len(policy.pids) >= 2)
         assert (await policy.judge(ask("allow"))).effect is Effect.ALLOW
 
 
