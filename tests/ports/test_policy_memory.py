@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -313,6 +314,13 @@ JSON = st.recursive(
     max_leaves=6,
 )
 TIMES = st.integers(0, 4_102_444_800).map(lambda seconds: seconds * 1_000_000_000)
+
+
+@pytest.fixture(autouse=True)
+def engines_end_in_this_thread() -> Iterator[None]:
+    """Only the thread that made an engine may drop it, and Hypothesis leaves the one of its test to the collector."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
