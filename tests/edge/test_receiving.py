@@ -47,49 +47,47 @@ async def test_a_document_is_answered_with_nothing_else_open() -> None:
         assert [one["body"] for one in await ask(app, path, method)] == [b"rest"]
 
 
-async def test_it_is_opened_once_and_whoever_leaves_takes_it_from_nobody() -> None:
-    """Two who come at once wait for one opening, and it goes on when the first of them breaks off."""
-    opened, begun, go_on = 0, asyncio.Event(), asyncio.Event()
+class SlowOpening:
+    """Says that it has begun, waits until it may go on, and counts how often it was asked to."""
 
-    async def open_it() -> Asgi:
-        nonlocal opened
-        opened += 1
-        begun.set()
-        await go_on.wait()
+    def __init__(self) -> None:
+        self.opened, self.begun, self.go_on = 0, asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> Asgi:
+        """The opening."""
+        self.opened += 1
+        self.begun.set()
+        await self.go_on.wait()
         return answering(b"there")
 
-    late = Late(open_it)
+
+async def test_it_is_opened_once_and_whoever_leaves_takes_it_from_nobody() -> None:
+    """Two who come at once wait for one opening, and it goes on when the first of them breaks off."""
+    slow = SlowOpening()
+    late = Late(slow)
     first, second = (asyncio.create_task(ask(late, "/approvals")) for _ in range(2))
-    await begun.wait()
+    await slow.begun.wait()
     first.cancel()
     await asyncio.wait({first})
-    go_on.set()
+    slow.go_on.set()
     assert [one["body"] for one in await second] == [b"there"]
     assert [one["body"] for one in await ask(late, "/approvals")] == [b"there"]
     assert first.cancelled()
-    assert opened == 1
+    assert slow.opened == 1
 
 
 async def test_what_was_opened_for_somebody_who_left_is_open() -> None:
     """It goes on when the only one who came for it breaks off, and is not opened once more for the next."""
-    opened, begun, go_on = 0, asyncio.Event(), asyncio.Event()
-
-    async def open_it() -> Asgi:
-        nonlocal opened
-        opened += 1
-        begun.set()
-        await go_on.wait()
-        return answering(b"there")
-
-    late = Late(open_it)
+    slow = SlowOpening()
+    late = Late(slow)
     first = asyncio.create_task(ask(late, "/approvals"))
-    await begun.wait()
+    await slow.begun.wait()
     first.cancel()
     await asyncio.wait({first})
-    go_on.set()
+    slow.go_on.set()
     await late.close()
     assert [one["body"] for one in await ask(late, "/approvals")] == [b"there"]
-    assert opened == 1
+    assert slow.opened == 1
 
 
 async def test_what_could_not_be_opened_is_tried_again() -> None:
