@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
 
-from gateway.contract.passage import Arrival, Received, Reply, Server
+from gateway.contract.passage import Arrival, Received, Reply, Server, values_of
 from gateway.contract.quirks import Quirk
 from gateway.contract.refusals import Refusal, Refused
 from gateway.door.foreign import ForeignDoor
@@ -129,11 +129,7 @@ class Incoming:
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a header; nearly always there is no more than one, and one look finds it."""
-        if name not in self._lines:
-            return []
-        if len(self._lines) == len(self.headers):
-            return [self._lines[name]]
-        return [value for key, value in self.headers if key == name]
+        return values_of(self.headers, self._lines, name)
 
 
 class Beat:

@@ -59,6 +59,15 @@ class Server:
     idempotent_tools: frozenset[str] = frozenset()
 
 
+def values_of(headers: tuple[tuple[bytes, bytes], ...], last: Mapping[bytes, bytes], name: bytes) -> list[bytes]:
+    """All values of a header among lines, of which `last` is the dict: one look finds what is not there or once."""
+    if name not in last:
+        return []
+    if len(last) == len(headers):
+        return [last[name]]
+    return [value for key, value in headers if key == name]
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """An immutable snapshot of the request head, taken before anything else runs (requirements G1).
@@ -74,16 +83,12 @@ class Received:
     _last: Mapping[bytes, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Derived, never given: a copy with other headers must not keep the index of these.
         object.__setattr__(self, "_last", dict(self.headers))
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of the header `name` (lower case), one per line that was sent."""
-        last = self._last
-        if name not in last:
-            return []  # what most questions come to: one look, and no walk along the lines
-        if len(last) == len(self.headers):
-            return [last[name]]
-        return [value for key, value in self.headers if key == name]
+        return values_of(self.headers, self._last, name)
 
 
 @dataclass(frozen=True, slots=True)
