@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -97,12 +96,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
-def build(settings: Settings, *, workers: int = 1, digest: str = "") -> House:
+def build(settings: Settings, *, workers: int = 1, texts: Mapping[str, str] | None = None) -> House:
     """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing.
 
-    `workers`: how many serve this configuration here; `digest`: by which its text is told from others.
+    `workers`: how many serve this configuration here; `texts`: see `make_plan`.
     """
-    return House(replace(make_plan(settings), digest=digest), workers)
+    return House(make_plan(settings, texts), workers)
 
 
 class House:
@@ -295,7 +294,7 @@ class House:
             missing=missing,
             degraded=degraded,
             revision=policy.revision,
-            configuration=self._plan.digest,
+            loaded={**self._plan.parts, "policy": policy.digest, "pins": self._pins.digest},
             gauges={
                 "requests_in_flight": self._corridor.in_flight,
                 "busiest_subject_requests": self._turnstile.busiest,

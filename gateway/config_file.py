@@ -6,8 +6,9 @@ configuration file's folder, so that every command sees the same files wherever 
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -191,7 +192,22 @@ def load_settings(
     home: Path | None = None,
     stanzas: bytes | None = None,
 ) -> Settings:
-    """The YAML file and the environment -> settings. Raises `ConfigError` naming every setting that is wrong.
+    """`read_settings` without the digests."""
+    return read_settings(file, content, admitted=admitted, home=home, stanzas=stanzas)[0]
+
+
+def read_settings(
+    file: Path,
+    content: bytes | None = None,
+    *,
+    admitted: bool = True,
+    home: Path | None = None,
+    stanzas: bytes | None = None,
+) -> tuple[Settings, Mapping[str, str]]:
+    """The YAML file and the environment -> settings, and the SHA-256 of each file's text that was read for them
+    (`configuration`, `registry.servers`, `registry.lock`; `""` for one that there is none of).
+
+    Raises `ConfigError` naming every setting that is wrong.
 
     `content`: what `file` held when it was read, where that was done already.
     `admitted`: servers from a registry have to be as they were admitted; only who admits them anew passes over that.
@@ -215,6 +231,10 @@ def load_settings(
         others = dict.fromkeys(included.names, theirs) if theirs else {}
         raise ConfigError("\n".join(one.line() for one in mistakes_in(error, *place, others))) from error
     anchored = _anchor(settings, folder, home or folder)
-    if admitted:
-        hold_to_lock(anchored, included)
-    return anchored
+    texts = {"configuration": _digest(text), "registry.servers": _digest(included.text) if included.text else ""}
+    texts["registry.lock"] = hold_to_lock(anchored, included) if admitted else ""
+    return anchored, texts
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -6,6 +6,7 @@ What stands in that file is settings like any other. What it says and `registry.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,16 +62,20 @@ def read_servers(file: Path, read: Read) -> tuple[dict[str, Any], str]:
     return found, text
 
 
-def hold_to_lock(settings: Settings, included: Included) -> None:
-    """Raise `ConfigError` where a server from a registry is not as somebody admitted it. The files are absolute."""
+def hold_to_lock(settings: Settings, included: Included) -> str:
+    """Raise `ConfigError` where a server from a registry is not as somebody admitted it. The files are absolute.
+
+    -> SHA-256 of the lock's text, `""` where no server needs it or there is none.
+    """
     if not included.names:
-        return
-    from gateway.registry.lock import LockUnreadable, load_lock  # noqa: PLC0415 - for those alone who include servers
+        return ""
+    from gateway.registry.lock import LockUnreadable, lock_text, read_lock  # noqa: PLC0415 - for those who include
     from gateway.registry.stanzas import disagreements  # noqa: PLC0415
 
     file = settings.registry.lock
     try:
-        lock = load_lock(file)
+        text = lock_text(file)
+        lock = {} if text is None else read_lock(text)
     except OSError as error:
         raise ConfigError(f"registry.lock: {file}: {error.strerror}") from error
     except LockUnreadable as error:
@@ -78,3 +83,4 @@ def hold_to_lock(settings: Settings, included: Included) -> None:
     servers = {name: settings.servers[name] for name in sorted(included.names)}
     if wrong := [f"{included.file}: {where}: {what}" for where, what in disagreements(servers, lock)]:
         raise ConfigError("\n".join(wrong))
+    return "" if text is None else hashlib.sha256(text).hexdigest()

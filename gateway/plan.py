@@ -6,6 +6,8 @@ name, before a file is locked or a server is asked.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from gateway.contract.redaction import AuditKeys
 from gateway.contract.resources import Reach
 from gateway.door.framing import DoorLimits
 from gateway.origins import accepted_hosts
-from gateway.sealing import read_keys
+from gateway.sealing import derive_keys, read_keys
 from gateway.sign_in.client import CALLBACK, Client
 from gateway.tokens import IssuerSettings
 from gateway.upstream.target import ReplicaAddress, UpstreamTarget, check_replica_url
@@ -51,8 +53,17 @@ class Plan:
     webhooks: tuple[Webhook, ...] = ()
     wires: tuple[Files, ...] = ()
     statement_keys: tuple[StatementKey, ...] = ()
-    digest: str = ""
-    """SHA-256 of the configuration's text, where it is one that a supervisor handed over."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """By what two gateways are told apart: part -> SHA-256, `""` for one that is not there.
+
+    `settings`: as they are in force, environment included; `seals`: names that are derived from the keys; and the
+    files that they were read from, where a supervisor handed those over (`config_file.read_settings`).
+    """
+
+    @property
+    def digest(self) -> str:
+        """The configuration's text, `""` where nobody handed one over."""
+        return self.parts.get("configuration", "")
 
     @property
     def page_url(self) -> str:
@@ -232,8 +243,22 @@ def _checkpoint_key(settings: Settings) -> SigningKey | None:
     return SigningKey(settings.secret(chosen.key_env, "audit.checkpoints.key_env"), chosen.key_env)
 
 
-def make_plan(settings: Settings) -> Plan:
-    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing."""
+def _parts(settings: Settings, seal_keys: Sequence[bytes], texts: Mapping[str, str]) -> dict[str, str]:
+    """What the configuration adds to `Plan.parts`. Nothing secret can be had from it: a key is 32 random bytes."""
+    names = b"".join(sorted(derive_keys(seal_keys, "likeness")))  # who opens alike is alike, whichever key seals
+    whole = json.dumps(settings.model_dump(mode="json"), sort_keys=True)
+    return {**texts, "settings": _sha256(whole.encode()), "seals": _sha256(names)}
+
+
+def _sha256(of: bytes) -> str:
+    return hashlib.sha256(of).hexdigest()
+
+
+def make_plan(settings: Settings, texts: Mapping[str, str] | None = None) -> Plan:
+    """Judge the whole configuration. Raises `ConfigError` or `ValueError` naming the setting; opens nothing.
+
+    `texts`: the SHA-256 of each file that it was read from.
+    """
     limits, traces = settings.limits, settings.telemetry.traces
     issuers = tuple(
         IssuerSettings(
@@ -290,4 +315,5 @@ def make_plan(settings: Settings) -> Plan:
         webhooks=_webhooks(settings),
         wires=_wires(settings),
         statement_keys=tuple(key for name in settings.servers for key in _statement_keys(settings, name)),
+        parts=_parts(settings, seal_keys, texts or {}),
     )

@@ -48,12 +48,12 @@ class EmbeddedPolicy:
         self._folder = Folder(path)
         self._replaced = replaced
         self._look_every_s = look_every_s
-        self._bundle: Bundle | None = None
         self._generation: Generation | None = None
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._read: dict[tuple[str, bytes], Verdict] = {}
         self._fault = ""
+        self._digest = ""
         self.evaluations = 0
         """How often the policy was asked, answered or not."""
         self.remembered = 0
@@ -82,6 +82,11 @@ class EmbeddedPolicy:
         return self._fault
 
     @property
+    def digest(self) -> str:
+        """Of the bundle that judges, `""` before `start` and after `close`."""
+        return self._digest if self._generation is not None else ""
+
+    @property
     def pids(self) -> list[int]:
         """The evaluators' process ids, for operators and tests."""
         return self._generation.pids if self._generation is not None else []
@@ -89,7 +94,8 @@ class EmbeddedPolicy:
     async def start(self) -> None:
         """Load the bundle, start the evaluators, ask the self-check. Raises `PolicyUnavailable` naming the file."""
         bundle = await asyncio.to_thread(self._folder.load)
-        self._generation, self._bundle = await self._begin(bundle), bundle
+        self._digest = await asyncio.to_thread(bundle.digest)
+        self._generation = await self._begin(bundle)
         if self._replaced is not None:
             self._watching = asyncio.create_task(self._watch(bundle, self._replaced))
 
@@ -129,8 +135,9 @@ class EmbeddedPolicy:
     async def _replace(self, bundle: Bundle) -> None:
         """Everything that can fail, then one assignment: who asked before it is judged by the old bundle, whole."""
         await asyncio.to_thread(prove, bundle, lambda: self._generation is None)
+        digest = await asyncio.to_thread(bundle.digest)
         generation = await self._begin(bundle)
-        old, self._generation, self._bundle = self._generation, generation, bundle
+        old, self._generation, self._digest = self._generation, generation, digest
         self._read.clear()
         if old is not None:
             retiring = asyncio.create_task(old.retire())

@@ -9,6 +9,7 @@ used; what it leaves open is closed here (docs/policy-engine.md, "The OPA adapte
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import ssl
@@ -170,6 +171,11 @@ class OpaPolicy:
     def fault(self) -> str:
         """None: which bundle judges is OPA's to know."""
         return ""
+
+    @property
+    def digest(self) -> str:
+        """That of the revision's name: what lies under it is OPA's to know."""
+        return hashlib.sha256(self._revision.encode()).hexdigest() if self._revision else ""
 
     @property
     def pids(self) -> list[int]:

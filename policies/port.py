@@ -59,6 +59,11 @@ class Engine(Policy, Protocol):
         ...
 
     @property
+    def digest(self) -> str:
+        """SHA-256 of what judges, as far as this engine knows it; `""` while there is none."""
+        ...
+
+    @property
     def pids(self) -> list[int]:
         """The engine's own processes; none where it is asked over the network."""
         ...

@@ -99,6 +99,11 @@ class Pins:
         """Whether the file that lies there is the one in force."""
         return not self._broken and (self._looking is None or not self._looking.done())
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file's text that is in force; `""` where there is none, or no server is held to pins."""
+        return self._text
+
     def enforced(self, server: str) -> bool:
         """Whether a server's tools have to be accepted."""
         return self._modes.get(server) == "enforce"

@@ -71,14 +71,20 @@ def write_lock(lock: Lock) -> bytes:
 
 def load_lock(file: Path) -> dict[str, Locked]:
     """The lock that lies there; empty where there is no file. Raises `OSError` and `LockUnreadable`."""
+    text = lock_text(file)
+    return {} if text is None else read_lock(text)
+
+
+def lock_text(file: Path) -> bytes | None:
+    """What lies there, `None` where there is no file. Raises `OSError` and `LockUnreadable`."""
     try:
         with file.open("rb") as stream:
             text = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return {}
+        return None
     if len(text) > MAX_BYTES:
         raise LockUnreadable(f"larger than {MAX_BYTES} bytes")
-    return read_lock(text)
+    return text
 
 
 def _admitted(name: str, entry: Any) -> Locked:

@@ -114,6 +114,8 @@ class WorkforceCollector:
         said = [worker.status for worker in workers if worker.status is not None]
         degraded = {name: 1.0 for status in said for name in status.degraded}
         yield _labelled("degraded", "1 for each shared dependency that fails.", "dependency", degraded)
+        loaded = Counter(f"{part} {digest}" for status in said for part, digest in status.loaded.items())
+        yield _labelled("loaded_info", "Workers by the SHA-256 of what they serve by.", "part digest", loaded)
         revisions = {status.revision: 1.0 for status in said if status.revision}
         yield _labelled("policy_info", "The policy bundle's revision.", "revision", revisions)
         for name, shown in GAUGES.items():

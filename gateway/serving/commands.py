@@ -112,8 +112,7 @@ def worker(
 ) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
     from gateway.config import ConfigError  # noqa: PLC0415
-    from gateway.config_file import load_settings  # noqa: PLC0415
-    from gateway.serving.configuration import digest_of  # noqa: PLC0415 - the other commands need none of this
+    from gateway.config_file import read_settings  # noqa: PLC0415 - the other commands need none of this
     from gateway.serving.crew import CANNOT_START  # noqa: PLC0415
     from gateway.serving.status import Resigned  # noqa: PLC0415
     from gateway.serving.worker import StatusPipe, hold_to_supervisor, work  # noqa: PLC0415
@@ -132,9 +131,8 @@ def worker(
     set_up_logs()
     count_in_seat(seat)
     try:
-        content = text.read_bytes()
-        settings = with_listen(load_settings(config, content, home=home), host, port)
-        house = build(settings, workers=workers, digest=digest_of(content))
+        settings, texts = read_settings(config, text.read_bytes(), home=home)
+        house = build(with_listen(settings, host, port), workers=workers, texts=texts)
     except (ConfigError, ValueError) as error:
         pipe.say(Resigned(str(error)))
         sys.exit(CANNOT_START)

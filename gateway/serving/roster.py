@@ -6,10 +6,14 @@ A worker is believed only as long as it goes on speaking: one that hangs is not 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.serving.status import Status
+from gateway.serving.status import Status, sum_up
+
+MIXED = "mixed"
+"""In the place of a digest: workers differ, as they do for a moment whenever another file is taken."""
 
 STALE_S = 4.0
 """A worker that speaks every second and was silent for so long is not ready."""
@@ -46,7 +50,14 @@ class Worker:
         if self.status is not None and not self.is_fresh:
             missing.append("heartbeat")
         configuration = self.status.configuration if self.status is not None else ""
-        return {"pid": self.pid, "ready": self.is_ready, "configuration": configuration, "missing": missing}
+        loaded = sum_up(self.status.loaded) if self.status is not None else ""
+        return {
+            "pid": self.pid,
+            "ready": self.is_ready,
+            "configuration": configuration,
+            "loaded": loaded,
+            "missing": missing,
+        }
 
 
 @dataclass(slots=True)
@@ -90,7 +101,7 @@ class Roster:
 
     def describe(self) -> dict[str, Any]:
         """What an operator wants to know about why, or why not."""
-        nobody = {"pid": None, "ready": False, "configuration": "", "missing": ["process"]}
+        nobody = {"pid": None, "ready": False, "configuration": "", "loaded": "", "missing": ["process"]}
         slots = [self.workers.get(slot) for slot in range(self.wanted)]
         said = [worker.status for worker in slots if worker is not None and worker.status is not None]
         return {
@@ -99,4 +110,13 @@ class Roster:
             "workers": [nobody if worker is None else worker.describe() for worker in slots],
             "degraded": sorted({name for status in said for name in status.degraded}),
             "configuration": self.configuration.describe(),
+            "loaded": _in_common([status.loaded for status in said]),
         }
+
+
+def _in_common(loaded: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """What all workers serve by: the digest of each part, `MIXED` for one in which they differ, and one over all."""
+    names = sorted({part for one in loaded for part in one})
+    found = {part: {one.get(part, "") for one in loaded} for part in names}
+    parts = {part: digests.pop() if len(digests) == 1 else MIXED for part, digests in found.items()}
+    return {"digest": MIXED if MIXED in parts.values() else sum_up(parts) if parts else "", "parts": parts}

@@ -6,6 +6,7 @@ gateway/serving/admin.py, which says what they mean and how those of several wor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,12 +19,19 @@ Figure = float | Mapping[str, float]
 LONGEST_LINE = 1 << 20
 
 
+def sum_up(parts: Mapping[str, str]) -> str:
+    """One SHA-256 over a digest for each part."""
+    return hashlib.sha256(
+        "".join(f"{part} {digest}\n" for part, digest in sorted(parts.items())).encode()
+    ).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """`missing`: own parts without which it is not ready; `degraded`: shared dependencies that fail.
 
-    `revision` is the policy bundle's, `configuration` the digest of what it runs on; `gauges` maps a gauge's name to
-    its figure.
+    `revision` is the policy bundle's; `gauges` maps a gauge's name to its figure; `loaded` is what it serves by: the
+    SHA-256 of each part, `""` for one that is not there.
     """
 
     ready: bool
@@ -31,7 +39,12 @@ class Status:
     degraded: tuple[str, ...] = ()
     revision: str = ""
     gauges: Mapping[str, Figure] = field(default_factory=dict)
-    configuration: str = ""
+    loaded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def configuration(self) -> str:
+        """The SHA-256 of the configuration's text."""
+        return self.loaded.get("configuration", "")
 
     def encode(self) -> bytes:
         """As a line."""
@@ -61,7 +74,7 @@ def read_line(line: bytes) -> Status | Resigned:
             degraded=tuple(said["degraded"]),
             revision=said["revision"],
             gauges=said["gauges"],
-            configuration=said["configuration"],
+            loaded=said["loaded"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a status: {error}") from error

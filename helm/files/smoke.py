@@ -10,6 +10,8 @@ import ssl
 import sys
 from urllib.parse import urlsplit
 
+LOOKS = 20
+
 
 def ask(url, path, host, method="GET"):
     """One request, under the name `host` -> (status, headers, body)."""
@@ -41,6 +43,11 @@ def main(gateway, admin, host, *paths):
     expect("ready", status, 200)
     degraded = json.loads(body).get("degraded", []) if status == 200 else []
     expect("degraded", degraded, [])
+    seen = set()
+    for _ in range(LOOKS):  # each is a connection of its own: the Service chooses a replica
+        _, _, body = ask(admin, "/readyz", urlsplit(admin).netloc)
+        seen.add(json.loads(body)["loaded"]["digest"])
+    expect("all serve by the same", len(seen) == 1 and "mixed" not in seen, True)
     status, _, body = ask(admin, "/metrics", urlsplit(admin).netloc)
     expect("metrics", status == 200 and b"ostiary_ready 1.0" in body, True)
     for path in paths:

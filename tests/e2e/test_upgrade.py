@@ -176,6 +176,8 @@ async def test_another_configuration_is_taken_without_a_dropped_request(tmp_path
         shown = await readiness(stack)
         assert shown["configuration"] == {"digest": after, "current": True, "state": "idle", "why": ""}
         assert [worker["configuration"] for worker in shown["workers"]] == [after, after]
+        assert {worker["loaded"] for worker in shown["workers"]} == {shown["loaded"]["digest"]}
+        assert shown["loaded"]["parts"]["configuration"] == after
         assert not pids & set(await stack.worker_pids())
         figures = await metrics(stack)
         assert figures["ostiary_configuration_current"] == 1

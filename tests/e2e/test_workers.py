@@ -483,7 +483,7 @@ async def test_a_worker_that_always_dies_is_not_started_for_ever(monkeypatch: py
 SAYS_READY = """
 import os, sys, time
 fd = int(sys.argv[sys.argv.index("--status-fd") + 1])
-os.write(fd, b'{"ready":true,"missing":[],"degraded":[],"revision":"","gauges":{},"configuration":""}\\n')
+os.write(fd, b'{"ready":true,"missing":[],"degraded":[],"revision":"","gauges":{},"loaded":{}}\\n')
 """
 
 

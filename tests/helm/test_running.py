@@ -93,7 +93,8 @@ async def test_a_replica_with_its_volume_serves_and_takes_another_policy(helm: H
         await node.until(container["livenessProbe"], admin, process, "gateway")
         code, said = await _smoke(node)
         assert code == 0, said
-        assert said.count("ok  ") == 7
+        assert said.count("ok  ") == 8
+        assert "ok   all serve by the same: True" in said
         code, said = await _smoke(node, "/no/such/server")
         assert code == 1
         assert "metadata of /no/such/server: 200 was expected" in said

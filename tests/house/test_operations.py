@@ -33,7 +33,7 @@ def families() -> Iterator[tuple[str, str, set[str]]]:
             yield family.name, family.type, set(getattr(collector, "_labelnames", ()))
     worker = Worker(1)
     figures = {name: {"x y": 1.0} if shown.label else 1.0 for name, shown in GAUGES.items()}
-    worker.hear(Status(True, ("x",), ("x",), "r", figures))
+    worker.hear(Status(True, ("x",), ("x",), "r", figures, {"x": "y"}))
     for family in WorkforceCollector(Roster(1, {0: worker})).collect():
         labels = {label for sample in family.samples for label in sample.labels}
         by_slot = {"slot"} if family.name.startswith("ostiary_worker_") else set()

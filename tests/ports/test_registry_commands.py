@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import main
 from gateway.config import ConfigError
-from gateway.config_file import load_settings
+from gateway.config_file import load_settings, read_settings
 from gateway.inspecting.finding import Finding
 from gateway.inspecting.published_look import look_at_published
 from gateway.pins import file as files
@@ -108,7 +109,8 @@ def test_validate_says_where_and_how_to_mend(tmp_path: Path) -> None:
 
 
 def test_what_is_admitted_is_a_server_of_the_configuration(config: Path, registry: PrivateRegistry) -> None:
-    """Shown, admitted by its digest, recorded, and then a server whose tools have to be accepted."""
+    """Shown, admitted by its digest, recorded, and then a server whose tools have to be accepted; a gateway says by
+    which lock and which servers it was."""
     assert ostiary("import", "--config", config).exit_code == 0
     shown = ostiary("import", "--config", config, WEATHER)
     assert shown.exit_code == 1
@@ -122,6 +124,9 @@ def test_what_is_admitted_is_a_server_of_the_configuration(config: Path, registr
     assert (server.path, server.pins) == ("/com-example-weather/mcp", "enforce")
     assert server.registry is not None
     assert server.registry.record == f"{WEATHER}@1.0.0"
+    _, texts = read_settings(config)
+    for name, file in (("registry.lock", "registry.lock"), ("registry.servers", "imported.yaml")):
+        assert texts[name] == hashlib.sha256((config.parent / file).read_bytes()).hexdigest()
     (admitted,) = read_lock((config.parent / "registry.lock").read_bytes()).values()
     assert admitted.record == at()
     assert admitted.accepted_by == f"local:{os.getuid()}@{socket.gethostname()}"

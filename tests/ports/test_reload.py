@@ -36,9 +36,10 @@ if "resigns" in text and not (os.path.exists(text.split()[1]) and os.unlink(text
     os.write(fd, b'{"why":"limits: made to fail"}\\n')
     sys.exit(3)
 said = {"missing": ["keys"] if "mute" in text else [], "degraded": [], "gauges": {}}
+said["loaded"] = {"configuration": text}
 while True:
     said["ready"] = "mute" not in text and ("shy" not in text or os.path.exists(text.split()[3]))
-    os.write(fd, json.dumps({**said, "revision": option["--seat"], "configuration": text}).encode() + b"\\n")
+    os.write(fd, json.dumps({**said, "revision": option["--seat"]}).encode() + b"\\n")
     time.sleep(0.1)
 """
 """`resigns FILE`: only whoever finds FILE, and takes it away, gets ready.

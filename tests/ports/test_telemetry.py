@@ -17,7 +17,7 @@ from gateway.contract.record import outcome_record, refusal_record
 from gateway.contract.refusals import Refusal
 from gateway.serving.admin import Admin
 from gateway.serving.roster import STALE_S, Roster, Worker
-from gateway.serving.status import Resigned, Status, read_line
+from gateway.serving.status import Resigned, Status, read_line, sum_up
 from gateway.streams import Streams
 from gateway.telemetry import TRANSITIONS, CountedPolicy, Telemetry
 from policies.verdict import PolicyUnavailable, Verdict
@@ -250,6 +250,26 @@ def test_gauges_of_several_workers_become_one(tmp_path: Path) -> None:
     assert found["ostiary_worker_memory_bytes|0"] > 1_000_000
 
 
+def test_what_workers_serve_by_is_told_part_by_part(tmp_path: Path) -> None:
+    """One digest over all where they agree, `mixed` where they do not, and which part; nothing before one speaks."""
+    roster = Roster(2, {0: Worker(os.getpid())})
+    assert roster.describe()["loaded"] == {"digest": "", "parts": {}}
+    parts = {"configuration": "c", "policy": "p", "pins": ""}
+    roster.workers = {slot: a_worker(Status(True, loaded=parts)) for slot in range(2)}
+    told = roster.describe()
+    assert told["loaded"] == {"digest": sum_up(parts), "parts": parts}
+    assert [(one["configuration"], one["loaded"]) for one in told["workers"]] == [("c", sum_up(parts))] * 2
+    assert shown(roster, tmp_path)["ostiary_loaded_info|p|policy"] == 2
+    other = {**parts, "policy": "q"}
+    roster.workers[1].hear(Status(True, loaded=other))
+    told = roster.describe()
+    assert told["loaded"] == {"digest": "mixed", "parts": {**parts, "policy": "mixed"}}
+    assert [one["loaded"] for one in told["workers"]] == [sum_up(parts), sum_up(other)]
+    found = shown(roster, tmp_path)
+    assert (found["ostiary_loaded_info|p|policy"], found["ostiary_loaded_info|q|policy"]) == (1, 1)
+    assert (found["ostiary_loaded_info||pins"], found["ostiary_loaded_info|c|configuration"]) == (2, 2)
+
+
 def test_a_dead_or_silent_workers_gauges_vanish(tmp_path: Path) -> None:
     """Gauges are of those who speak; the readiness of a silent worker is not believed either."""
     worker = a_worker(Status(True, gauges={"connections": 3}, revision="r1"))
@@ -264,7 +284,7 @@ def test_a_dead_or_silent_workers_gauges_vanish(tmp_path: Path) -> None:
 
 def test_a_status_survives_its_pipe() -> None:
     """What is encoded is read as what it was."""
-    status = Status(True, ("a",), ("b",), "r", {"connections": 1, "replicas": {"x": 2}})
+    status = Status(True, ("a",), ("b",), "r", {"connections": 1, "replicas": {"x": 2}}, {"policy": "d", "pins": ""})
     assert read_line(status.encode()) == status
     assert read_line(Resigned("why").encode()) == Resigned("why")
 

@@ -76,7 +76,8 @@ async def callers(stack: Stack, rate: float, stop: asyncio.Event) -> Counter[int
     ids=["small", "whole"],
 )
 async def test_a_bundle_is_replaced_under_load(tmp_path: Path, rate: float, bundles: int, calm_s: float) -> None:
-    """AZ-08: 0 failed requests; each record names one revision, and rules and data are of that very one."""
+    """AZ-08: 0 failed requests; each record names one revision, and rules and data are of that very one.
+    `/readyz` tells the digest of the bundle that judges, and only that part becomes another."""
     server = Server(listed(read={}))
     await server.wire.start()
     stack = Stack(tmp_path, {"files": [server.url]}, workers=2)
@@ -85,16 +86,23 @@ async def test_a_bundle_is_replaced_under_load(tmp_path: Path, rate: float, bund
     put(tmp_path / "bundle", "r0")
     try:
         await stack.launch()
+        loaded = [(await readiness(stack))[1]["loaded"]["parts"]]
         stop = asyncio.Event()
         load = asyncio.ensure_future(callers(stack, rate, stop))
         for number in range(1, bundles + 1):
             put(tmp_path / "bundle", f"r{number}")
             await eventually(f"r{number} judges everywhere", lambda: judges(stack, f"r{number}"), 60)  # noqa: B023
+            loaded.append((await readiness(stack))[1]["loaded"]["parts"])
             await asyncio.sleep(calm_s)
 
         put(tmp_path / "bundle", "broken", tests=TESTS.replace('"allow"', '"deny"'))
         await eventually("it is told", lambda: is_degraded(stack), 60)
         assert await judges(stack, f"r{bundles}")
+        assert (await readiness(stack))[1]["loaded"]["parts"] == loaded[-1], (
+            "the broken one is not the one that judges"
+        )
+        assert len({parts.pop("policy") for parts in loaded}) == bundles + 1
+        assert loaded == [loaded[0]] * (bundles + 1)
         assert (await readiness(stack))[0] == 200
         await asyncio.sleep(calm_s)
         stop.set()

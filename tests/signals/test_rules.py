@@ -50,6 +50,8 @@ GOOD: Series = {
     "ostiary_policy_remembered_total": "0+30",
     "ostiary_policy_current": "1",
     'ostiary_policy_info{revision="a"}': "1",
+    'ostiary_loaded_info{part="policy",digest="a"}': "1",
+    'ostiary_loaded_info{part="settings",digest="a"}': "1",
     'ostiary_keys_healthy{issuer="i"}': "1",
     'ostiary_keys_age_seconds{issuer="i"}': "300",
     "ostiary_approvals_healthy": "1",
@@ -98,6 +100,7 @@ BAD: dict[str, Series] = {
     },
     "OstiaryPolicyNotCurrent": {"ostiary_policy_current": "0"},
     "OstiaryPolicyRevisions": {'ostiary_policy_info{revision="b"}': "1"},
+    "OstiaryGatewaysDiffer": {'ostiary_loaded_info{part="policy",digest="b"}': "1"},
     "OstiaryKeysMissing": {'ostiary_missing{part="keys"}': "1"},
     "OstiaryKeysNotRefreshed": {'ostiary_keys_healthy{issuer="i"}': "0"},
     "OstiaryKeysOld": {'ostiary_keys_age_seconds{issuer="i"}': "1900"},
@@ -223,6 +226,12 @@ BESIDE: dict[str, tuple[Series, set[str]]] = {
     ),
     "another deployment judges by its own policy": (
         {'ostiary_policy_info{namespace="b",revision="b"}': "1"}, set(),
+    ),
+    "another deployment serves by its own files": (
+        {'ostiary_loaded_info{namespace="b",part="policy",digest="b"}': "1"}, set(),
+    ),
+    "gateways have addresses of their own": (
+        {'ostiary_loaded_info{part="settings",digest="b"}': "1"}, set(),
     ),
     "another deployment's traffic": (
         {**BAD["OstiaryErrors"], 'ostiary_requests_total{namespace="b",server="bank",reason="executed"}': "0+6000"},
