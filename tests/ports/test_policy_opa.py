@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import shutil
 import ssl
 import subprocess
@@ -274,6 +275,8 @@ async def test_the_revision_is_that_of_the_very_evaluation(provenance: bytes, re
     body = answer(b'{"effect":"allow"}', b'"provenance":' + provenance)
     async with Impostor(says(body)) as opa, policy_of(opa.url) as policy:
         assert (await policy.judge(QUESTION)).revision == revision == policy.revision
+        assert policy.digest == hashlib.sha256(revision.encode()).hexdigest(), "all that is known of it"
+    assert policy.digest == ""
 
 
 async def test_readings_are_remembered_and_decisions_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -386,7 +386,7 @@ async def test_a_bundle_that_cannot_judge_fails_at_the_start(
     with pytest.raises(PolicyUnavailable, match=names):
         await policy.start()
     assert not policy.ready
-    assert policy.revision == ""
+    assert policy.revision == policy.digest == ""
 
 
 def test_frames_survive_any_cut() -> None:
