@@ -42,6 +42,9 @@ def first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         b' {"a":1,"a":1}',
         b'{"a\\u0000":1,"a\\u0000":2}',
         b'{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":2}',
+        b'{"a": 1, "a": 1}',
+        b'{"a b": 1, "ab": 1, "a b": 1}',
+        b'{"x": [{"": 1, " ": 2, "": 1}]}',
     ],
 )
 def test_a_name_that_stands_twice_has_two_readings(text: bytes) -> None:
@@ -51,7 +54,14 @@ def test_a_name_that_stands_twice_has_two_readings(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b'{"a":1,"b":1}', b'{"x":[{"a":1},{"a":1}]}', b'[ {"a" : 1.50, "A":-0} , 1E2 ]', b"1e-300"]
+    "text",
+    [
+        b'{"a":1,"b":1}',
+        b'{"x":[{"a":1},{"a":1}]}',
+        b'[ {"a" : 1.50, "A":-0} , 1E2 ]',
+        b"1e-300",
+        b'{"a b": 1, "ab": 1, " ab": "a  b"}',
+    ],
 )
 def test_the_same_names_in_different_objects_are_one_reading(text: bytes) -> None:
     """JSN-01, the positive twin: names repeat across objects, in any spelling of the text."""
