@@ -2,7 +2,8 @@
 
 Invariant: an `Identity` leaves only for a token whose signature, type, issuer, audience and times were checked for
 this server at this moment (RFC 9068, RFC 8725); whatever else happens is a refusal, never a nameless caller.
-Verified tokens are remembered by the digest of their whole text; a hit is judged again.
+Verified tokens are remembered by the digest of their whole text; a hit is judged again. Of those that time or their
+signature rules out, no more is remembered than that.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 MAX_LEEWAY_S = 60.0
 ACCESS_TOKEN_TYPE = "at+jwt"  # noqa: S105 - a media type, RFC 9068
+EXPIRED = "the token is expired"
 UPKEEP = Upkeep()
 
 
@@ -107,12 +109,25 @@ class _Verified:
     keys: KeySource
 
 
+@dataclass(frozen=True, slots=True)
+class _Hopeless:
+    """A token that was refused, and will be as long as its key is there: nobody signed it, or its time is over.
+
+    `expired` is that of the latter, with the resource that it was shown for, and whether that was to be the only one:
+    what is judged before the time depends on them. Nothing of its claims: strangers wrote them.
+    """
+
+    key: Key
+    issuer: _Issuer
+    expired: tuple[float, str, bool] | None = None
+
+
 class Tokens:
     """The accepted issuers, their keys, and the tokens that were verified lately.
 
     Bound for life to the settings that it was made of: another configuration is another `Tokens`, with nothing
     remembered. `clock` gives epoch seconds, `monotonic` seconds that only grow; `remember` bounds what is
-    remembered of good tokens, `remember_false` of those whose signature was false.
+    remembered of good tokens, `remember_hopeless` of those that never will be.
     Raises ValueError for settings that would accept too much or nothing.
     """
 
@@ -123,7 +138,7 @@ class Tokens:
         leeway_s: float = 30.0,
         upkeep: Upkeep = UPKEEP,
         remember: int = 4096,
-        remember_false: int = 1024,
+        remember_hopeless: int = 1024,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -132,7 +147,7 @@ class Tokens:
         self._leeway_s = leeway_s
         self._upkeep = upkeep
         self._remember = remember
-        self._remember_false = remember_false
+        self._remember_hopeless = remember_hopeless
         self._clock = clock
         self._monotonic = monotonic
         chosen = list(issuers)
@@ -142,7 +157,7 @@ class Tokens:
             raise ValueError("issuers: one is configured twice")
         self._issuers = {settings.issuer: self._prepare(settings, monotonic) for settings in chosen}
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
-        self._false: OrderedDict[bytes, tuple[Key, _Issuer]] = OrderedDict()
+        self._hopeless: OrderedDict[bytes, _Hopeless] = OrderedDict()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
@@ -213,7 +228,7 @@ class Tokens:
         if "_http" in self.__dict__:  # made only where an issuer's keys come over the network
             await self._http.aclose()
         self._verified.clear()
-        self._false.clear()
+        self._hopeless.clear()
 
     async def identify(
         self, authorization: Sequence[bytes], *, resource: str, issuers: frozenset[str], alone: bool = False
@@ -270,7 +285,7 @@ class Tokens:
         now = self._clock()
         # Written so that a time that is no number fails too.
         if not now < verified.expires:
-            invalid("the token is expired")
+            invalid(EXPIRED)
         if not now >= verified.not_before:
             invalid("the token is not valid yet")
 
@@ -286,9 +301,9 @@ class Tokens:
         """Read, find the key, hear the claims, check the signature; only then believe what they say.
 
         What its own claims rule out is refused before the arithmetic, which costs more than all the rest: so a flood
-        of old tokens is cheap. Of a token whose signature is false, that is remembered as long as its key is there.
+        of old tokens is cheap. One that is shown again is not even read again, as long as its key is there.
         """
-        self._recall_false(digest, issuers)
+        self._recall(digest, resource, issuers, alone)
         signed = read_compact(token)
         try:
             claims = strict_object(signed.payload)
@@ -303,26 +318,39 @@ class Tokens:
         _check_type(signed, issuer)
         key = await issuer.keys.find(signed)
         verified = self._believe(claims, issuer, key)
-        self._judge(verified, resource, issuers, alone)
         try:
+            self._judge(verified, resource, issuers, alone)
             check_signature(signed, key)
-        except Refused:
-            self._false[digest] = (key, issuer)
-            if len(self._false) > self._remember_false:
-                self._false.popitem(last=False)
+        except Refused as refused:
+            if refused.detail == NOT_SIGNED:
+                self._give_up(digest, _Hopeless(key, issuer))
+            elif refused.detail == EXPIRED:
+                self._give_up(digest, _Hopeless(key, issuer, (verified.expires, resource, alone)))
             raise
         return verified
 
-    def _recall_false(self, digest: bytes, issuers: frozenset[str]) -> None:
-        """Refuse at once what a key that is still there did not sign: it is the same text, so it never will have."""
-        key, issuer = self._false.get(digest, (None, None))
-        if key is None or issuer is None:
+    def _give_up(self, digest: bytes, hopeless: _Hopeless) -> None:
+        self._hopeless[digest] = hopeless
+        if len(self._hopeless) > self._remember_hopeless:
+            self._hopeless.popitem(last=False)
+
+    def _recall(self, digest: bytes, resource: str, issuers: frozenset[str], alone: bool) -> None:
+        """Refuse at once what would be refused for the same reason again, were it read: it is the same text."""
+        known = self._hopeless.get(digest)
+        if known is None:
             return
-        if key.retired:
-            del self._false[digest]  # another key may go by its name
-        elif issuer.keys.fresh and issuer.settings.issuer in issuers:
-            self._false.move_to_end(digest)
+        if known.key.retired:
+            del self._hopeless[digest]  # another key may go by its name
+            return
+        if not known.issuer.keys.fresh or known.issuer.settings.issuer not in issuers:
+            return
+        if known.expired is None:
+            self._hopeless.move_to_end(digest)
             invalid(NOT_SIGNED)
+        expires, *shown_for = known.expired
+        if shown_for == [resource, alone] and not self._clock() < expires:
+            self._hopeless.move_to_end(digest)
+            invalid(EXPIRED)
 
     def _believe(self, claims: dict[str, Any], issuer: _Issuer, key: Key) -> _Verified:
         """Claims -> what is remembered of the token, once its signature was found good: until then, nothing."""

@@ -2,7 +2,7 @@
 
 Two readers of an accepted text, strict or lenient, first-wins or last-wins, see the same value: no name twice in an
 object, no number that a 64-bit reader would change, nothing that only some readers take. A text that orjson writes
-again, but for the white space, proves this by the round trip; every other text is read a second time, its names counted.
+again, but for the white space, proves this by the round trip; every other is read a second time, its names counted.
 """
 
 from __future__ import annotations

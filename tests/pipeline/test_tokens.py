@@ -17,7 +17,7 @@ import pytest
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.keys import Upkeep
-from gateway.signatures import Key, Signed, check_signature
+from gateway.signatures import Key, Signed, check_signature, read_compact
 from gateway.tokens import IssuerSettings, Tokens
 from tests.support.issuer import Issuer, SigningKey, private_key, signing_key
 
@@ -101,7 +101,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
         *,
         leeway_s: float = 30,
         remember: int = 4096,
-        remember_false: int = 1024,
+        remember_hopeless: int = 1024,
         **settings: Any,
     ) -> Door:
         issuer = issuer or Issuer()
@@ -111,7 +111,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
             [IssuerSettings(**{"issuer": issuer.name, "jwks_file": file, **settings})],
             leeway_s=leeway_s,
             remember=remember,
-            remember_false=remember_false,
+            remember_hopeless=remember_hopeless,
             upkeep=Upkeep(poll_s=600),
             clock=lambda: time.time() + now[0],
         )
@@ -592,7 +592,7 @@ async def test_what_the_claims_rule_out_costs_no_arithmetic(door: Door, checked:
 
 async def test_a_false_signature_is_checked_once(build: Build, checked: list[str]) -> None:
     """The same text never becomes a good one while its key is there; others are looked at, the true one passes."""
-    door = await build(remember_false=3)
+    door = await build(remember_hopeless=3)
     token = door.issuer.mint(RESOURCE)
     details = {(await door.refuses(f"Bearer {forged(token)}")).detail for _ in range(5)}
     assert details == {"the signature does not verify"}
@@ -601,13 +601,62 @@ async def test_a_false_signature_is_checked_once(build: Build, checked: list[str
     for nth in range(1, 20):
         await door.refuses(f"Bearer {forged(token, nth)}")
     assert len(checked) == 21
-    assert len(door.tokens._false) == 3
+    assert len(door.tokens._hopeless) == 3
     await door.refuses(f"Bearer {forged(token)}")
     assert len(checked) == 22, "pushed out, so looked at again"
     where = {"issuers": frozenset({"https://other.example.com"})}
     assert "issuer" in (await door.refuses(f"Bearer {forged(token)}", **where)).detail
     await door.tokens.close()
-    assert not door.tokens._false
+    assert not door.tokens._hopeless
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The tokens that were read, as they come."""
+    seen: list[bytes] = []
+
+    def reading(token: bytes) -> Signed:
+        seen.append(token)
+        return read_compact(token)
+
+    monkeypatch.setattr("gateway.tokens.read_compact", reading)
+    return seen
+
+
+async def test_an_expired_token_is_read_once(build: Build, read: list[bytes]) -> None:
+    """G5: the same text at the same server is refused by what is known of it, until the clock is set back."""
+    door = await build(remember_hopeless=3)
+    old = door.issuer.mint(RESOURCE, exp=int(time.time()) - 100, iat=int(time.time()) - 3700)
+    assert {(await door.refuses(f"Bearer {old}")).detail for _ in range(5)} == {"the token is expired"}
+    assert len(read) == 1
+    door.now[0] = -200
+    await door.bearer(old)
+    door.now[0] = 0
+    assert "expired" in (await door.refuses(f"Bearer {old}")).detail
+    for nth in range(20):
+        await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, exp=1, jti=str(nth))}")
+    assert len(door.tokens._hopeless) == 3
+
+
+async def test_a_token_that_is_known_to_be_expired_is_refused_as_if_it_were_read(
+    build: Build, read: list[bytes]
+) -> None:
+    """What is judged before the time comes before it: issuer, audience, and keys, which may be others by now."""
+    door = await build()
+    old = door.issuer.mint([RESOURCE, OTHER], exp=1)
+    for _ in range(2):
+        assert "expired" in (await door.refuses(f"Bearer {old}")).detail
+        assert "audiences" in (await door.refuses(f"Bearer {old}", alone=True)).detail
+        elsewhere = {"issuers": frozenset({"https://other.example.com"})}
+        assert "issuer" in (await door.refuses(f"Bearer {old}", **elsewhere)).detail
+        assert "audience" in (await door.refuses(f"Bearer {old}", resource="https://gw.example.com/none")).detail
+    fewer = len(read)
+    assert fewer == 7, "what was said for this resource, to be the only one or not, is known for nothing else"
+    door.issuer.keys[0] = signing_key("ES256", 1, kid=door.issuer.keys[0].kid)
+    door.issuer.write(door.file)
+    assert await next(iter(door.tokens._issuers.values())).keys.refresh()
+    assert "expired" in (await door.refuses(f"Bearer {old}")).detail
+    assert len(read) == fewer + 1, "its key is another one now"
 
 
 async def test_the_tenant_is_the_configured_claim(build: Build) -> None:

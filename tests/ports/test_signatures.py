@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+import gateway.signatures
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.strict_json import NotStrict
 from gateway.signatures import (
@@ -53,6 +54,21 @@ def verify(token: str, keys: tuple[Key, ...]) -> bytes:
 
 def key_set(*jwks: Any) -> tuple[Key, ...]:
     return read_key_set(json.dumps({"keys": jwks}).encode())
+
+
+def test_headers_are_remembered_within_bounds() -> None:
+    """What strangers write into a header takes bounded room, and a header that is refused is refused again."""
+    remembered = gateway.signatures._read_short_header
+    remembered.cache_clear()
+    rest = f".{b64(b'{}')}.{b64(b'x')}".encode()
+    for nth in range(1000):
+        assert read_compact(b64(b'{"alg":"ES256","kid":"%d"}' % nth).encode() + rest).kid == str(nth)
+    for _ in range(2):
+        assert read_compact(b64(b'{"alg":"ES256","x":"%b"}' % (b"y" * 500)).encode() + rest).kid is None
+        with pytest.raises(Refused):
+            read_compact(b64(b'{"alg":"ES256","crit":[]}').encode() + rest)
+    seen = remembered.cache_info()
+    assert (seen.currsize, seen.hits) == (64, 0)
 
 
 SIGNATURES = vectors("json_web_signature_test.json")
