@@ -41,6 +41,7 @@ class Door(Protocol):
     `fault` is what is wrong with the framing, `task` is cancelled when the client goes away, `lost` says that it did.
     """
 
+    loop: asyncio.AbstractEventLoop
     task: asyncio.Task[Any] | None
     fault: Refused | None
     lost: bool
@@ -185,7 +186,7 @@ class Edge:
             door = foreign = ForeignDoor(scope, receive, self.limits)
             receive = foreign.receive
         incoming = Incoming(self, scope, receive, door)
-        door.task = task = asyncio.current_task()
+        door.task = task = asyncio.current_task(door.loop)
         try:
             preflight = self._preflight(incoming) if incoming.method == "OPTIONS" and door.fault is None else None
             reply = preflight or await self._corridor.serve(incoming)

@@ -59,6 +59,9 @@ class Outlet:
             return
         self._lines.append(line)
         self._bytes += len(line) + 1
+        turn_of = self._turn_of
+        if turn_of is not None and turn_of.is_running():  # it leaves with those before it, whoever's turn that is
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

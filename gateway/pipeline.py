@@ -6,9 +6,8 @@ Each room adds one fact to the `Passage`; any room may refuse; nothing is forwar
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +41,7 @@ from gateway.contract.record import Redactor, decision_record, refusal_record
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.retelling import reply_of
 from gateway.contract.tracing import trace_context
+from gateway.decision_ids import fresh_ids
 from gateway.delivery import Delivery, Observer
 from gateway.eras import Eras, in_served_words
 from gateway.errands import Errands
@@ -91,6 +91,7 @@ class Corridor:
     volatile_meta: frozenset[str] = frozenset()
     concurrent: int = 1000
     clock: Callable[[], float] = time.time
+    ids: Iterator[str] = field(default_factory=fresh_ids)
     in_flight: int = 0
 
     async def serve(self, arrival: Arrival, passage: Passage | None = None) -> Reply:
@@ -124,7 +125,7 @@ class Corridor:
 
     def open_passage(self, server: Server | None) -> Passage:
         """A new request's empty record, under an id that its reply, its records and `explain` share."""
-        DECISION.set(decision_id := secrets.token_hex(16))
+        DECISION.set(decision_id := next(self.ids))
         return Passage(decision_id, self.clock(), time.perf_counter(), server=server)
 
     async def walk(self, arrival: Arrival, passage: Passage) -> Admitted:

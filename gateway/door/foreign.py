@@ -27,7 +27,8 @@ class ForeignDoor:
         self.lost = False
         self.request_complete = False
         self._receive = receive
-        self._deadline = asyncio.get_running_loop().time() + limits.body_s
+        self.loop = asyncio.get_running_loop()
+        self._deadline = self.loop.time() + limits.body_s
         self._watching: asyncio.Task[None] | None = None
         # Some servers append a trailer's fields to the live list: what counts is what is here now.
         headers: Headers = tuple([trim_line(name, value) for name, value in scope["headers"]])
@@ -54,7 +55,7 @@ class ForeignDoor:
             self.lost = True
         elif not message.get("more_body", False):
             self.request_complete = True
-            self._watching = asyncio.get_running_loop().create_task(self._watch())
+            self._watching = self.loop.create_task(self._watch())
         return message
 
     async def _watch(self) -> None:

@@ -69,6 +69,11 @@ class HttpUpstream:
         self._numbers = itertools.count(1)
         self._nonce = secrets.token_hex(8)
 
+    @functools.cached_property
+    def _clock(self) -> Callable[[], float]:
+        """The loop's time. Kept: to ask which loop runs is a call of the system each time (CPython 3.11)."""
+        return asyncio.get_running_loop().time
+
     def has_room(self, server: str, expected: int = 0) -> bool:
         """See the port. True of a server that is not known: its fault is another."""
         ring = self.rings.get(server)
@@ -81,7 +86,7 @@ class HttpUpstream:
             exchange = await self._exchange(ring, self._tail(admitted), seat=FREE, quiet_s=_FOR_EVER_S)
         else:
             within_s = ring.rules.deadlines.get(call.method, self._limits.answer_s)
-            until = asyncio.get_running_loop().time() + within_s
+            until = self._clock() + within_s
             if admitted.repeatable:
                 attempt = functools.partial(self._attempt, ring, admitted)
                 return await attempt_twice(ring, attempt, until, self._chance)
@@ -121,7 +126,7 @@ class HttpUpstream:
 
     async def inquire(self, server: Server, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """See the port. The id is the gateway's own; the answer is whole within `inquire_s`, or `UpstreamTimeout`."""
-        ring, clock = self._ring_of(server.name), asyncio.get_running_loop().time
+        ring, clock = self._ring_of(server.name), self._clock
 
         async def attempt(until: float, avoid: Collection[Replica]) -> Told:
             call, body = self._question(method, params)
@@ -203,13 +208,13 @@ class HttpUpstream:
 
         Raises `UpstreamUnreachable` for a server that is not known.
         """
-        return self._ring_of(server).order_by_health(asyncio.get_running_loop().time(), tries=tries)
+        return self._ring_of(server).order_by_health(self._clock(), tries=tries)
 
     async def await_room(self, server: str) -> None:
         """Wait until some replica has room. Raises `UpstreamFull`."""
         ring = self._ring_of(server)
         if ring.is_full():
-            ring.leave(await ring.wait(asyncio.get_running_loop().time() + self._limits.answer_s))
+            ring.leave(await ring.wait(self._clock() + self._limits.answer_s))
 
     async def send(
         self,
@@ -253,7 +258,7 @@ class HttpUpstream:
     ) -> Exchange:
         """The same for a caller's request to a replica that was chosen before, with a place and the method's time."""
         within_s = replica.ring.rules.deadlines.get(method, self._limits.answer_s)
-        until = asyncio.get_running_loop().time() + within_s
+        until = self._clock() + within_s
         replica.running += 1
         seat = TRIAL if replica.health.out else SEATED
         return await self.send(replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=seat)
@@ -272,7 +277,7 @@ class HttpUpstream:
     ) -> Exchange:
         """Send one request to the first replica that takes it; another is tried only while not one byte was sent."""
         fault: UpstreamUnreachable | None = None
-        clock = asyncio.get_running_loop().time
+        clock = self._clock
         tried: Collection[Replica] = avoid
         while True:
             if not seat:

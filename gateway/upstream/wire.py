@@ -35,9 +35,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_notification", "_parser",
-        "_paused", "_pieces", "_quiet_s", "_released", "_total", "_until", "_waiter", "complete", "kind", "overrun",
-        "persistent", "replica", "retries", "seat", "status",
+        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_loop", "_notification",
+        "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_total", "_until", "_waiter", "complete", "kind",
+        "overrun", "persistent", "replica", "retries", "seat", "status",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Exchange:
         self._paused = False
         self._fault: UpstreamFault | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._loop = connection.loop
         self._clock = connection.loop.time
         self.seat = seat
         self.retries = 0
@@ -224,7 +225,7 @@ class Exchange:
     # What the reader calls.
 
     def _more(self) -> asyncio.Future[None]:
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        self._waiter = waiter = self._loop.create_future()
         return waiter
 
     @property

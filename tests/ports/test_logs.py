@@ -73,6 +73,27 @@ async def test_one_turns_lines_leave_in_one_write(pipe: tuple[int, int], monkeyp
     assert writes == [b"".join(b"%d\n" % n for n in range(20))]
 
 
+async def test_a_threads_line_leaves_with_the_turn_that_is_under_way(pipe: tuple[int, int]) -> None:
+    """A line of another thread waits for no loop that has ended, and for a running one no longer than its turn."""
+    outlet = Outlet(pipe[1])
+
+    def say_at_the_end_of_a_loop() -> None:
+        loop = asyncio.new_event_loop()
+        loop.call_soon(loop.stop)
+        loop.call_soon(outlet.add, b"one")
+        loop.run_forever()  # and never again: the turn that was to write the line does not come
+        loop.close()
+
+    await asyncio.to_thread(say_at_the_end_of_a_loop)
+    assert read(pipe[0]) == b""
+    await asyncio.to_thread(outlet.add, b"two")
+    assert read(pipe[0]) == b"one\ntwo\n"
+    outlet.add(b"three")
+    await asyncio.to_thread(outlet.add, b"four")
+    await asyncio.sleep(0)
+    assert read(pipe[0]) == b"three\nfour\n"
+
+
 async def test_a_stalled_reader_costs_lines_and_never_time(pipe: tuple[int, int]) -> None:
     """Nobody reads: adding never waits, memory stays bounded, the loss is counted, and told once there is room."""
     outlet = Outlet(pipe[1], max_waiting=200_000)
