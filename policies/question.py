@@ -34,16 +34,16 @@ class Question:
 
     def __init__(
         self,
-        facts: Mapping[str, Any],
+        facts: bytes,
         request: Mapping[str, Any],
         arguments: Mapping[str, Any],
         *,
         begins: bool,
         candidates: Candidates | None = None,
     ) -> None:
-        """`facts` are all members but `candidates` and `request`, and `request` all of its own but `arguments`;
-        neither is empty."""
-        self._facts = orjson.dumps(facts, default=dict)[:-1]
+        """`facts` is the JSON text of all members but `candidates` and `request`, without the brace that ends it;
+        `request` has all of its own members but `arguments`. Neither is empty."""
+        self._facts = facts
         self._request = orjson.dumps(request, default=dict)
         self._candidates = candidates
         # No text of one document is the beginning of another's, so what follows can't be taken for a part of it.

@@ -68,21 +68,10 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     the list phase only. `request.grant` is `{schema}` where a grant is asked for, without arguments, and
     where a call would run under one; else there is no such member.
     """
-    question: dict[str, Any] = {
-        "phase": phase,
-        "server": {"name": server.name, "resource": server.resource, "environment": server.environment},
-        "subject": {
-            "issuer": identity.issuer,
-            "id": identity.subject,
-            "client_id": identity.client_id,
-            "tenant": identity.tenant,
-            "scopes": sorted(identity.scopes),
-            "claims": identity.claims,
-        },
-        "tool": None
-        if tool is None
-        else {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned},
-    }
+    told = b"null" if tool is None else tool.words(_tell_tool)
+    facts = b'{"phase":"%b","server":%b,"subject":%b,"tool":%b' % (
+        phase.encode(), server.words(_tell_server), identity.words(_tell_subject), told,
+    )  # fmt: skip
     request: dict[str, Any] = {
         "method": call.method,
         "kind": call.kind,
@@ -95,7 +84,30 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     if grant is not None:
         request["grant"] = {"schema": grant}
     begins = opened is None and grant is None and call.input_responses is None and not (call.goes_on or call.task_ids)
-    return Question(question, request, call.arguments, begins=begins, candidates=candidates)
+    return Question(facts, request, call.arguments, begins=begins, candidates=candidates)
+
+
+def _tell_server(server: Server) -> bytes:
+    return orjson.dumps({"name": server.name, "resource": server.resource, "environment": server.environment})
+
+
+def _tell_subject(identity: Identity) -> bytes:
+    return orjson.dumps(
+        {
+            "issuer": identity.issuer,
+            "id": identity.subject,
+            "client_id": identity.client_id,
+            "tenant": identity.tenant,
+            "scopes": sorted(identity.scopes),
+            "claims": identity.claims,
+        },
+        default=dict,
+    )
+
+
+def _tell_tool(tool: Tool) -> bytes:
+    told = {"annotations": tool.annotations, "digest": tool.digest, "pinned": tool.pinned}
+    return orjson.dumps(told, default=dict)
 
 
 def _task(handle: str, task: Task | None) -> dict[str, Any]:

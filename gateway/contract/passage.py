@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from approvals.allowance import Taken
 from approvals.keyed_call import Taken as KeyTaken
@@ -28,8 +28,24 @@ RequestId = str | int
 """A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
 
 
+class Worded:
+    """A fact that outlives a request and never changes: what each request says of it is put into words once."""
+
+    __slots__ = ("_words",)
+
+    _words: bytes
+
+    def words(self, find: Callable[[Self], bytes]) -> bytes:
+        """What `find` makes of it, which is asked the first time. A copy has words of its own."""
+        try:
+            return self._words
+        except AttributeError:
+            object.__setattr__(self, "_words", words := find(self))
+            return words
+
+
 @dataclass(frozen=True, slots=True)
-class Server:
+class Server(Worded):
     """A fronted MCP server, as the corridor needs to know it; made from configuration alone.
 
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
@@ -92,7 +108,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Worded):
     """Who calls, from verified claims only. `groups` are those of the issuer's groups claim; `expires_at` is the
     token's `exp` (seconds since the epoch). Shared by all requests of a token: `claims` is only ever read."""
 
@@ -219,7 +235,7 @@ NO_TASKS = OpenedTasks()
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Worded):
     """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form.
 
     `bindings` are what its `x-mcp-header` annotations say, `contract` what its arguments are held to, if to anything.

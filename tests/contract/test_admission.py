@@ -407,3 +407,24 @@ def test_only_first_requests_begin() -> None:
     task = ask(message("tasks/get", params={"taskId": "handle"}, meta=TASKS_META))
     opened = OpenedTasks((Task("handle", "u", "t"),))
     assert not policy_input("call", SERVER, ALICE, task, None, tasks=opened).begins
+
+
+def test_what_is_kept_in_words_is_of_this_very_fact() -> None:
+    """A caller's, tool's and server's part of a question is made once, and a changed copy has one of its own."""
+    passage = walked()
+    assert passage.call is not None
+
+    def ask_about(server: Any, identity: Identity, tool: Tool) -> Any:
+        return json.loads(bytes(policy_input("call", server, identity, passage.call, tool)))  # type: ignore[arg-type]
+
+    first = ask_about(SERVER, ALICE, TOOL)
+    assert first == ask_about(SERVER, ALICE, TOOL)
+    changed = ask_about(
+        replace(SERVER, environment="another"),
+        replace(ALICE, scopes=frozenset({"c"}), claims={"sub": "alice", "groups": []}),
+        replace(TOOL, pinned=True),
+    )
+    assert changed["server"] == {**first["server"], "environment": "another"}
+    assert changed["subject"] == {**first["subject"], "scopes": ["c"], "claims": {"sub": "alice", "groups": []}}
+    assert changed["tool"] == {**first["tool"], "pinned": True}
+    assert ask_about(SERVER, ALICE, TOOL) == first

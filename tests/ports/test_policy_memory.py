@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,7 +82,7 @@ def ask(name: str, word: str, *, begins: bool = True, leg: int = 0) -> Question:
 def put(document: Mapping[str, Any], arguments: Any, *, begins: bool = True) -> Question:
     facts = {name: value for name, value in document.items() if name not in {"candidates", "request"}}
     offered = Candidates(document["candidates"]) if "candidates" in document else None
-    return Question(facts, document["request"], arguments, begins=begins, candidates=offered)
+    return Question(orjson.dumps(facts)[:-1], document["request"], arguments, begins=begins, candidates=offered)
 
 
 async def words(policy: EmbeddedPolicy | OpaPolicy, *questions: Question) -> list[tuple[str, ...]]:
