@@ -165,6 +165,7 @@ async def test_who_is_slow_to_leave_takes_nothing_from_the_next_request() -> Non
     class Kept:
         task: asyncio.Task[Any] | None = None
         fault, lost, request_complete = None, False, True
+        loop = asyncio.get_running_loop()
 
     async def receive() -> Message:
         return {"type": "http.request", "body": BODY, "more_body": False}

@@ -16,7 +16,7 @@ from gateway.rehearsal.decide import Halting, Rehearsal
 from policies.embedded import EmbeddedPolicy
 
 SHIPPED = Path(__file__).parents[2] / "policies" / "bundle"
-ALONE = {"concurrent", "clock", "in_flight", "traces", "turnstile"}
+ALONE = {"concurrent", "clock", "ids", "in_flight", "traces", "turnstile"}
 """What is about many requests at a time, about what time it is now, or about how long each room took."""
 
 
