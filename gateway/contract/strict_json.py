@@ -3,6 +3,7 @@
 Two readers of an accepted text, strict or lenient, first-wins or last-wins, see the same value: no name twice in an
 object, no number that a 64-bit reader would change, nothing that only some readers take. A text that orjson writes
 again, but for the white space, proves this by the round trip; every other is read a second time, its names counted.
+Long strings are left out of both, unless they are names: all readers have the same of one that orjson took.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """Array items and object members in one text: bounds the memory (about 10 MB) and the time that reading can take."""
 
+_LONG = 512
+"""Bytes of a string that is left out of the proofs: to write or to count it costs more than to find its end."""
+
+_QUOTES = 24
+"""Quotes that are looked at in any text to find long strings, besides one for each 2 KiB."""
+
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _SPACE = b" \t\r\n"
+_BEHIND_VALUES = (b",", b"]", b"}")
+_BACKSLASH = 0x5C
 _ALL_BUT_PUNCTUATION = bytes(byte for byte in range(256) if byte not in b",[{")
 _DIGITS = bytes(0x30 if byte in b"0123456789" else 0x20 for byte in range(256))
 _NON_ZERO = re.compile(r"-?[0.]*[1-9]")
@@ -45,16 +54,17 @@ class TwoReadings(NotStrict):
 
 def read_strictly(text: bytes) -> Any:
     """The one value that `text` holds. Raises `NotStrict` or its subclass `TwoReadings`."""
-    brackets = _count_brackets(text)
+    bare = _leave_out_long_strings(text) if len(text) > 2 * _LONG else text
+    brackets = _count_brackets(bare)
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise NotStrict(str(error)) from None
     if brackets > MAX_DEPTH:  # with fewer, no text is too deep
         _bound_depth(document)
-    compact = orjson.dumps(document)
-    if compact != text and not _same_but_for_space(text, compact):
-        _read_again(text, document)
+    compact = orjson.dumps(document if bare is text else orjson.loads(bare))
+    if compact != bare and not _same_but_for_space(bare, compact):
+        _read_again(bare, document)
     return document
 
 
@@ -65,6 +75,34 @@ def _same_but_for_space(text: bytes, compact: bytes) -> bool:
     in each object, and the same digits in each number; and what was written of a value has no name twice.
     """
     return text.translate(None, _SPACE) == compact.translate(None, _SPACE)
+
+
+def _leave_out_long_strings(text: bytes) -> bytes:
+    """The same JSON with `""` for the long strings in it, or for those with few quotes before them; never for a name.
+
+    In a text that is no JSON, up to the first byte that makes it none: nothing behind that is read.
+    """
+    find, last, left = text.find, len(text) - _LONG, _QUOTES + len(text) // 2048
+    kept: list[bytes] = []
+    start, opening = 0, find(b'"')
+    while 0 <= opening < last:
+        quote = opening
+        while True:
+            before, quote, left = quote + 1, find(b'"', quote + 1), left - 1
+            if quote < 0 or not left:
+                return b"".join([*kept, text[start:]]) if kept else text
+            if text[quote - 1] != _BACKSLASH or not _is_escaped(text[before:quote]):
+                break
+        if quote - opening > _LONG and text[quote + 1 : quote + 64].lstrip(_SPACE)[:1] in _BEHIND_VALUES:
+            kept.append(text[start : opening + 1])
+            start = quote
+        opening = find(b'"', quote + 1)
+    return b"".join([*kept, text[start:]]) if kept else text
+
+
+def _is_escaped(before: bytes) -> bool:
+    """Whether what stands in a string before a quote makes that quote a part of it."""
+    return bool((len(before) - len(before.rstrip(b"\\"))) % 2)
 
 
 def _count_brackets(text: bytes) -> int:

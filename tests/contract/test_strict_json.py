@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.contract import strict_json
 from gateway.contract.strict_json import MAX_DEPTH, MAX_VALUES, NotStrict, TwoReadings, read_strictly
 
 SCALARS = (
@@ -119,7 +120,112 @@ def test_the_number_of_values_is_bounded_outside_strings() -> None:
         read_strictly(orjson.dumps([0] * (MAX_VALUES + 1)))
 
 
+LONG = st.sampled_from(
+    ["x" * 600, "\u201c" * 300, "\\" * 700, '"' * 700, ',[{"' * 300, "a\\" * 300 + '"', "\n" * 599, "\0" * 520]
+)
+
+
+@given(st.lists(LONG | VALUES, min_size=1, max_size=6), st.sampled_from([None, 1]), st.booleans())
+def test_long_strings_are_read_as_they_were_written(values: list[Any], indent: int | None, ascii_only: bool) -> None:
+    """JSN-05: whatever a long string holds, quotes, backslashes and brackets too, it is read, in each spelling."""
+    named = {f"{place} {value}"[:900]: value for place, value in enumerate(values)}
+    for value in (values, named):
+        assert read_strictly(json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()) == value
+        assert read_strictly(orjson.dumps(value)) == value
+
+
+@given(LONG, LONG, VALUES)
+def test_a_doubled_name_beside_long_strings_is_found(before: str, name: str, value: Any) -> None:
+    """JSN-01: long strings hide no doubled name, be it long itself; long names that differ are no doubled one."""
+    first, twin, rest = json.dumps(before), json.dumps(name), json.dumps(value)
+    assert read_strictly(f'{{"a":{first}, {twin}:1, {json.dumps(name + "!")}:2, "":3}}'.encode())["a"] == before
+    for text in (
+        f'{{"a":{first},"a":{rest}}}',
+        f'{{{twin}:1,"b":{first},{twin}:{rest}}}',
+        f'[{first},{{"":1,"":2}}]',
+    ):
+        with pytest.raises(TwoReadings):
+            read_strictly(text.encode())
+
+
+@pytest.mark.parametrize("long", [b"x" * 1200, b"\\\\" * 700, b'\\"' * 10 + b"x" * 1200, b"\\\\" * 700 + b'\\"'])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"1,]",
+        b'{",":1,",":2}]',
+        b"1e400]",
+        b"-]",
+        b"[" * 65 + b"]" * 66,
+        b'"\xff"]',
+        b'"a\nb"]',
+        b"18446744073709551616]",
+        b'"\\ud800"]',
+    ],
+)
+def test_what_stands_behind_a_long_string_is_judged(long: bytes, rest: bytes) -> None:
+    """JSN-05, JSN-06, JSN-07: a long string ends where its reader has it end, and what follows is read strictly."""
+    assert len(read_strictly(b'["' + long + b'",1]')) == 2
+    for text in (b'["' + long + b'",' + rest, b'["' + long + b'" , ' + rest):
+        with pytest.raises(NotStrict):
+            read_strictly(text)
+
+
+PIECES = [
+    b'"', b"\\", b",", b":", b"[", b"]", b"{", b"}", b" ", b"1", b"1e400", b"null", b'""', b'"a"', b'"long"',
+    b'"long":', b'"long" :', b'"twin":', b'"\\u006cong":', b'"quoted\\"more"', b'"ends\\\\"', b'"[[{{,,"',
+    b'{"long":', b'"b":"long"', b"}]",
+]  # fmt: skip
+SENTENCES = st.recursive(
+    st.sampled_from(["1", "1e400", '"a"', '"long"', '"quoted\\"more"', '"ends\\\\"', '"[[{{,,"']),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]")
+        | st.lists(
+            st.tuples(st.sampled_from(["a", "long", "twin", "ends\\\\", "\\u006cong"]), inner), max_size=4
+        ).map(lambda members: "{" + ", ".join(f'"{name}" :{value}' for name, value in members) + "}")
+    ),
+).map(str.encode)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=16).map(b"".join) | SENTENCES, st.sampled_from([3, 6, 24]))
+def test_to_leave_long_strings_out_changes_no_word(text: bytes, quotes: int) -> None:
+    """G3: whatever counts as long and however many quotes are looked at, the same texts are read and refused."""
+
+    def found(long: int) -> tuple[str, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(strict_json, "_LONG", long)
+            patch.setattr(strict_json, "_QUOTES", quotes)
+            try:
+                return "read", repr(read_strictly(text))
+            except NotStrict as why:
+                return type(why).__name__, repr(why.document)
+
+    assert found(2) == found(1 << 20)
+
+
+@pytest.mark.parametrize("opening", [b'"', b'"\\"', b'"\\\\', b'"\\\\\\"', b'"a\\"b\\"c'])
+def test_what_stands_between_strings_is_no_string(opening: bytes) -> None:
+    """JSN-05: however much stands between two strings, whatever their quotes are escaped like, it is judged."""
+    text = b'[%b",%b","]'
+    assert len(read_strictly(text % (opening, b"1.0," * 400))) == 402
+    with pytest.raises(NotStrict, match="too small"):
+        read_strictly(text % (opening, b"1e-400," * 400))
+
+
+@pytest.mark.parametrize("spoilt", [b"x\ny", b"\xff", b"\\ud800", b"\\x", b"\xed\xa0\x80", b"\0"])
+def test_a_long_string_is_itself_judged(spoilt: bytes) -> None:
+    """JSN-05, JSN-06: what is wrong in a short string is wrong in a long one."""
+    assert read_strictly(b'["' + b"x" * 5000 + b'"]') == ["x" * 5000]
+    for text in (b'["' + b"x" * 3000 + spoilt + b"x" * 3000 + b'"]', b'["' + b"x" * 3000 + spoilt + b'", 1]'):
+        with pytest.raises(NotStrict):
+            read_strictly(text)
+
+
 BOMBS = {
+    "values behind a long string": b'["' + b"x" * 600 + b'",' + b"0," * 1_000_000 + b"0]",
+    "values behind long backslashes": b'["' + b"\\\\" * 300 + b'",' + b"[]," * 700_000 + b"0]",
+    "quotes behind a long string": b'["' + b"x" * 600 + b'"' + b'\\"' * 1_000_000,
+    "long names that look alike": b"{ " + b",".join(b'"%600d":0' % i for i in range(3_000)) + b',"a":0,"a":1}',
     "1M keys": b"{" + b",".join(b'"%d":0' % i for i in range(1_000_000)) + b"}",
     "100k keys, read twice": b"{ " + b",".join(b'"%d":0' % i for i in range(MAX_VALUES - 2)) + b',"5":1}',
     "100k arrays": b"[" * 100_000,
