@@ -375,7 +375,7 @@ def test_the_table_of_dependencies_names_alerts_and_metrics_that_there_are() -> 
     )
     assert len(told) == 11
     for row in told:
-        assert len(row) == 7
+        assert len(row) == 8
         assert all(row)
         assert row[6].strip("`") in NAMES
         assert metrics_of(row[3]) <= exposed().keys()

@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.rows.asking import tool
-from tests.rows.stage import House
-from tests.signals.watching import SOAKED, TABLE, Watched, serves, until
+from tests.rows.stage import House, Stage
+from tests.signals.watching import SOAKED, TABLE, Watched, serves, until, watch
+from tests.support.disk import Ext4, fill
 from tests.support.impostor import Impostor, says
 from tests.support.issuer import JwksServer
 from tests.support.opa import Opa
 from tests.support.otlp import Receiver
 from tests.support.postgres import Postgres
 from tests.support.upstream import Exchange, Script, http
+
+
+@pytest.fixture(scope="module")
+def watched(
+    stage: Stage, opa_program: Path, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    """On disks that break in every way."""
+    yield from watch(stage, opa_program, prometheus_program, tmp_path_factory, breakable=True)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,8 @@ async def hang(exchange: Exchange) -> None:
 
 def ways(watched: Watched) -> dict[tuple[str, str], Way]:
     """Those of the table that test_dependencies.py does not try; those of keys are about the start."""
-    gone = watched.gone
+    gone, disk = watched.gone, watched.breakable
+    assert disk is not None
     numbers = itertools.count(10)
 
     def read(house: str, server: str = "plain") -> Callable[[], tuple[int, int]]:
@@ -74,6 +84,10 @@ def ways(watched: Watched) -> dict[tuple[str, str], Way]:
         ("OPA", "without its bundle"): Way("opa", *without_bundle(watched.opa), read("opa")),
         ("PostgreSQL: approvals", "hung"): Way("disk", *hung, gated, (403, 40303)),
         ("PostgreSQL: approvals", "read-only"): Way("disk", *read_only(watched.postgres), gated, (403, 40303)),
+        ("PostgreSQL: approvals", "full"): Way("disk", *full(watched.room), gated, (403, 40303)),
+        ("PostgreSQL: audit", "full"): Way("opa", *full(watched.room), read("opa")),
+        ("audit disk", "hung"): Way("disk", disk.freeze, disk.thaw, read("disk")),
+        ("audit disk", "read-only"): Way("disk", disk.abort, lambda: mounted_anew(watched, disk), read("disk")),
         ("PostgreSQL: audit", "hung"): Way("opa", *hung, read("opa")),
         ("PostgreSQL: audit", "read-only"): Way("opa", *read_only(watched.postgres), read("opa")),
     }
@@ -126,6 +140,19 @@ def read_only(server: Postgres) -> tuple[Callable[[], None], Callable[[], None]]
         server.sql("SELECT pg_reload_conf()")
 
     return lambda: turn(on=True), lambda: turn(on=False)
+
+
+def full(disk: Path) -> tuple[Callable[[], object], Callable[[], None]]:
+    """Nothing more finds room there; as before."""
+    return lambda: fill(disk), (disk / "filler").unlink
+
+
+def mounted_anew(watched: Watched, disk: Ext4) -> None:
+    """What a kernel made read-only stays so while anybody has a file open there: the gateway is stopped for it."""
+    stack, run = watched.houses["disk"].stack, watched.stage.run
+    run(stack.stop())
+    disk.mount_anew()
+    run(stack.launch())
 
 
 def plays(answer: bytes) -> Script:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import re
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from tests.rows.asking import tool
 from tests.rows.conftest import furnish, opened, settings_of
 from tests.rows.stage import SECOND, House, Server, Stage, listed
 from tests.signals.files import quick, quick_rules
-from tests.support.disk import file_system
+from tests.support.disk import Ext4, file_system
 from tests.support.issuer import JwksServer
 from tests.support.opa import Opa
 from tests.support.otlp import Receiver
@@ -41,7 +42,10 @@ IMPATIENT = {"deadlines": {"tools/call": 1}}
 
 @dataclass(frozen=True)
 class Row:
-    """What the table says of one dependency. `ways`: how it breaks. `status` 0: callers notice nothing."""
+    """What the table says of one dependency. `ways`: how it breaks. `status` 0: callers notice nothing.
+
+    `restarts`: the ways after which the gateway has to be started anew.
+    """
 
     ways: tuple[str, ...]
     status: int
@@ -51,18 +55,20 @@ class Row:
     readiness: int
     standing: tuple[str, str]
     alert: str
+    restarts: frozenset[str]
 
 
 def the_table() -> dict[str, Row]:
     """docs/operations.md, row by row."""
     found = {}
-    for name, broken, callers, metric, log, readiness, alert in rows("At a glance; each is told below."):
+    for name, broken, callers, metric, log, readiness, alert, heals in rows("At a glance; each is told below."):
         status, code = (0, 0) if callers == "nothing" else map(int, callers.split())
         standing = re.findall(r"`(missing|degraded): (\w+)`", readiness)
         found[name] = Row(
             tuple(broken.rpartition(": ")[2].split(", ")), status, code, quick(metric.strip("`")),
             tuple(re.findall(r"`(\w+)`", log)), int(readiness[:3]),
             standing[0] if standing else ("", ""), alert.strip("`"),
+            frozenset(re.findall(r"; ([\w-]+): restart", heals)),
         )  # fmt: skip
     return found
 
@@ -93,6 +99,10 @@ class Watched:
     opa: Opa
     postgres: Postgres
     disk: Path
+    room: Path
+    """Where PostgreSQL keeps the tables, if `breakable`."""
+    breakable: Ext4 | None
+    """The record's disk, if it is one that can be frozen."""
     prometheus: Prometheus
     tried: set[tuple[str, str]] = field(default_factory=set)
 
@@ -111,15 +121,18 @@ class Watched:
         Callers are the body's business, as is breaking it; `ask` is done while something is waited for.
         """
         told = [(name, self.houses[house], house, TABLE[name]) for name, house in at.items()]
+        before = [workers(one) for _, one, *_ in told]
         try:
             yield [row for *_, row in told]
             for case in told:
                 self._await_trouble(*case, ask)
         finally:
             mend()
-        for name, one, house, row in told:
+        for (name, one, house, row), those in zip(told, before, strict=True):
             self._await_end(name, one, house, row)
-            self.tried.add((name, way or row.ways[0]))
+            tried = way or row.ways[0]
+            assert (workers(one) != those) is (tried in row.restarts), f"{name} {tried}: heals by itself, or does not"
+            self.tried.add((name, tried))
 
     def _await_trouble(self, name: str, one: House, house: str, row: Row, ask: Callable[[], object]) -> None:
         def fires() -> bool:
@@ -161,18 +174,37 @@ def standing(house: House, kind: str) -> list[str]:
     return found
 
 
+def workers(house: House) -> list[int]:
+    """Its processes."""
+    return [worker["pid"] for worker in house.readiness()[1]["workers"]]
+
+
 def events(house: House) -> set[str]:
     """The events of its log."""
     return {json.loads(line).get("event", "") for line in house.stack.log().splitlines() if line.startswith("{")}
 
 
 def watch(
-    stage: Stage, opa_program: Path, prometheus_program: Path, tmp_path_factory: pytest.TempPathFactory
+    stage: Stage,
+    opa_program: Path,
+    prometheus_program: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    breakable: bool = False,
 ) -> Iterator[Watched]:
-    """Started together; the issuer of some tokens is not there yet."""
+    """Started together; the issuer of some tokens is not there yet.
+
+    `breakable`: the record's disk and that of PostgreSQL's tables break in further ways, and take longer to make.
+    """
     folders = {name: tmp_path_factory.mktemp(name) for name in ("disk", "opa")}
     with contextlib.ExitStack() as open_:
-        disk = open_.enter_context(file_system(tmp_path_factory.mktemp("tmpfs"), "4m"))
+        disk, room = tmp_path_factory.mktemp("disk-of-record"), None
+        ext4 = open_.enter_context(Ext4(disk, "16m")) if breakable else None
+        if ext4 is None:
+            open_.enter_context(file_system(disk, "4m"))
+        else:
+            room = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="ostiary-room-", dir="/tmp")))
+            open_.enter_context(file_system(room, "48m"))
         postgres = Postgres()
         open_.callback(postgres.remove)
         postgres.start()
@@ -202,11 +234,15 @@ def watch(
             {"issuer": ISSUER, "jwks_file": "jwks.json", "algorithms": ["ES256"]},
             {"issuer": SECOND, "jwks_uri": f"{jwks.url}/jwks", "algorithms": ["ES256"]},
         ]
+        rooms = {name: None if room is None else room / name for name in stacks}
+        for place in rooms.values():
+            if place is not None:
+                place.mkdir()
         stacks["disk"].environment = {
-            "DATABASE": postgres.create(),
+            "DATABASE": postgres.create(place=rooms["disk"]),
             "HOOK": f"whsec_{base64.b64encode(bytes(32)).decode()}",
         }
-        stacks["opa"].environment = {"AUDIT": postgres.create()}
+        stacks["opa"].environment = {"AUDIT": postgres.create(place=rooms["opa"])}
         furnish(
             stacks["disk"], settings_of(behind, gone=IMPATIENT),
             identity={"issuers": issuers},
@@ -232,7 +268,10 @@ def watch(
         prometheus = open_.enter_context(Prometheus(prometheus_program, place, targets, quick_rules(place)))
         for house in houses.values():
             open_.enter_context(house.http)
-        yield Watched(houses, stage, jwks, behind["gone"][0], answers, otlp, opa, postgres, disk, prometheus)
+        gone = behind["gone"][0]
+        yield Watched(
+            houses, stage, jwks, gone, answers, otlp, opa, postgres, disk, room or disk, ext4, prometheus
+        )  # fmt: skip
 
 
 async def make_jwks() -> JwksServer:

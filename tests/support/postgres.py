@@ -138,10 +138,14 @@ class Postgres:
         quiet = ("-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1")
         return self._run("psql", *quiet, self.url_of(database), "-c", statement).strip()
 
-    def create(self, database: str | None = None) -> str:
-        """A fresh, empty database -> its URL."""
+    def create(self, database: str | None = None, place: Path | None = None) -> str:
+        """A fresh, empty database -> its URL; its tables are in the empty folder `place`, if there is one."""
         name = database or f"d{secrets.token_hex(6)}"
-        self.sql(f'CREATE DATABASE "{name}"')
+        if place is not None:
+            if self._drop is not None:
+                shutil.chown(place, "postgres", "postgres")
+            self.sql(f"CREATE TABLESPACE \"{name}\" LOCATION '{place}'")
+        self.sql(f'CREATE DATABASE "{name}"' + (f' TABLESPACE "{name}"' if place is not None else ""))
         return self.url_of(name)
 
     def kill(self) -> None:
