@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import null, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.approvers import Approver, Party, Person, filed_entry
 from approvals.filed import Filed
@@ -40,6 +39,7 @@ from approvals.statements import (
     is_overdue,
 )
 from approvals.ticket import OPEN_RUNS, Asked, Claimed, Run, State, Ticket, Unreadable, sources
+from approvals.transaction import insert_new
 from approvals.vault import effect_of, join, kin_of
 
 
@@ -123,8 +123,7 @@ class Ledger(Finding):
             "bond": self._vault.seal(bond, ticket.id, "bond"), "shown": sealed, "weight": len(sealed) + len(bond),
             "kin": self._vault.kin(asked)[0] if asked.is_grant else None,
         }  # fmt: skip
-        insert = postgresql.insert if self._is_postgresql else sqlite.insert
-        filed = await self.connection.execute(insert(tickets).values(values).on_conflict_do_nothing())
+        filed = await self.connection.execute(insert_new(self.connection, tickets, values))
         if filed.rowcount != 1:
             return False
         entries = {filed_entry(approver, asked.issuer, asked.tenant) for approver in approvers}

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import and_, delete, exists, func, literal, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.schema import outbox, tickets
 from approvals.telling import EVENTS, Hook, Told, message
 from approvals.ticket import State, StoreUnavailable, Ticket
-from approvals.transaction import Transaction
+from approvals.transaction import Transaction, insert_new
 from approvals.vault import Vault
 
 MOST_WAITING = 10_000
@@ -71,7 +70,6 @@ class Outbox:
 
     async def put(self, connection: Transaction, vault: Vault, event: str, ticket: Ticket, now: float) -> None:
         """Write down what is to be told of `ticket`, as it stands after the event. Once: a second time is nothing."""
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         for hook in self.wanted(event):
             waiting = select(literal(1)).where(outbox.c.hook == hook.id, outbox.c.settled_at.is_(None))
             count = select(func.count()).select_from(waiting.limit(MOST_WAITING).subquery())
@@ -82,7 +80,7 @@ class Outbox:
                 "due_at": now, "message": f"msg_{secrets.token_urlsafe(18)}", "outcome": "",
                 "sealed": vault.seal(body, ticket.id, f"outbox {event} {hook.id}") if body else b"",
             }  # fmt: skip
-            await connection.execute(insert(outbox).values(row).on_conflict_do_nothing())
+            await connection.execute(insert_new(connection, outbox, row))
 
 
 def expiring(now: float, hook_ids: Iterable[str]) -> Any:

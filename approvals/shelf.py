@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Select, case, delete, func, null, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from approvals.errand import Errand, Questions, Recipe, Stage
 from approvals.filed import Filed
@@ -21,6 +20,7 @@ from approvals.ledger import Ledger
 from approvals.schema import errands
 from approvals.store import Store
 from approvals.ticket import Ticket
+from approvals.transaction import insert_new
 
 MOST_AT_ONCE = 100
 LEASE_S = 60.0
@@ -74,8 +74,7 @@ class Shelf:
                 "subject": asked.subject, "owner": "", "lease_until": 0.0, "created_at": now, "updated_at": now,
                 "expires_at": errand.expires_at, "call": self._seal(errand_id, "call", _written(recipe)),
             }  # fmt: skip
-            insert = postgresql.insert if ledger.connection.dialect.name == "postgresql" else sqlite.insert
-            put = await ledger.connection.execute(insert(errands).values(values).on_conflict_do_nothing())
+            put = await ledger.connection.execute(insert_new(ledger.connection, errands, values))
             return (errand, recipe.handle) if put.rowcount == 1 else await self._open_one(ledger, ticket.id)
 
         return await self._store.write(work)

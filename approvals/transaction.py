@@ -11,7 +11,8 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Dialect, Executable
+from sqlalchemy import Connection, CursorResult, Dialect, Executable, Table
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
 T = TypeVar("T")
@@ -84,3 +85,12 @@ class Transaction(Protocol):
     async def touched(self, asked: Frequent, given: Given, /) -> int:
         """How many rows a frequent change touched."""
         ...
+
+
+def insert_new(connection: Transaction, table: Table, values: Given) -> Executable:
+    """The statement that adds this row, and does nothing where there is one that excludes it."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - loaded by who opened this transaction
+
+        return postgresql.insert(table).values(values).on_conflict_do_nothing()
+    return sqlite.insert(table).values(values).on_conflict_do_nothing()
