@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.options import config_option, fail
-from gateway.serving.understudy import Understudy
+from gateway.serving.plain import load_plain
+from gateway.serving.understudy import AHEAD, Understudy
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -66,6 +67,7 @@ async def _supervise(config: Path, host: str | None, port: int | None, workers: 
 
 def _read_posts(config: Path, host: str | None, port: int | None, workers: int, watch: bool) -> Posts:
     """What the supervisor has to know of a configuration. Raises `ConfigError`; opens nothing."""
+    load_plain("gateway.logs")
     from gateway.config import ConfigError  # noqa: PLC0415
     from gateway.config_file import load_settings  # noqa: PLC0415 - while the understudies load
     from gateway.logs import set_up_logs  # noqa: PLC0415
@@ -111,6 +113,7 @@ def worker(
     *, config: Path, home: Path, host: str, port: int, workers: int, text: Path, seat: int, fd: int, status_fd: int
 ) -> None:
     """One worker process; started by the supervisor, which is told what keeps it from starting."""
+    load_plain(*AHEAD)  # who was an understudy has
     from gateway.config import ConfigError  # noqa: PLC0415
     from gateway.config_file import read_settings  # noqa: PLC0415 - the other commands need none of this
     from gateway.serving.crew import CANNOT_START  # noqa: PLC0415

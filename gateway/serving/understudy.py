@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
+from gateway.serving.plain import load_plain
+
 AHEAD: Final = (
     "uvloop",
     "gateway.config_file",
@@ -76,8 +78,7 @@ def main(fd: int) -> None:
     """The process: load, wait for the supervisor's word, and be the worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # by which it ends with its supervisor, with nothing to say
     gc.disable()  # until the house is open, as in every worker
-    for name in AHEAD:
-        import_module(name)
+    load_plain(*AHEAD)
     with socket.socket(fileno=fd) as hand:
         told, descriptors, _, _ = socket.recv_fds(hand, _LONGEST, 2)
     if not told.endswith(b"\n") or len(descriptors) != 2:

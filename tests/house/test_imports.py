@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import orjson
 import pytest
 
+from approvals.database import migrate
 from gateway.serving.understudy import AHEAD
+from tests.support.stack import Stack, call
+from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
 PEOPLE = ("fastapi", "starlette", "jinja2", "authlib", "joserfc", "gateway.sign_in.door", "gateway.review_audit")
 """What only visitors of the API and the pages need."""
@@ -16,7 +22,13 @@ SELDOM = ("alembic", "opentelemetry", "asyncpg", "opa_client", "mcp", "gateway.e
 SERVING = ("sqlalchemy", "httpx", "jwt", "cryptography", "uvloop", "prometheus_client", "jsonschema_rs")
 """What only workers need, and the supervisor's listener for operators."""
 CONFIGURATION = ("pydantic", "yaml", "gateway.config", "structlog")
+DRAWING = ("rich.console", "pygments.lexer", "attr._make", "typer")
+"""What libraries load wherever it is installed (`gateway/serving/plain.py`), and nobody who serves uses. The parts
+tell: the packages' own names are seen where they were asked for and not found, too.
+"""
 ALL = (*PEOPLE, *SELDOM, *SERVING, *CONFIGURATION)
+NOBODY = (*PEOPLE, *SELDOM, *DRAWING, "sqlalchemy.dialects.postgresql", "sqlalchemy.orm", "gateway.parlour")
+"""What no process of a gateway on embedded defaults has loaded while it serves calls."""
 
 
 def loaded(code: str) -> set[str]:
@@ -53,3 +65,38 @@ def test_what_is_loaded_ahead_does_not_look_at_the_environment() -> None:
     found = loaded(f"from importlib import import_module\nfor name in {AHEAD!r}: import_module(name)")
     assert set(AHEAD) <= found
     assert "prometheus_client" not in found
+
+
+def test_who_serves_loads_nothing_that_draws() -> None:
+    """Libraries that would load rich do without it, also where it is installed; whoever draws finds it later."""
+    load = "from gateway.serving.plain import load_plain; load_plain('structlog', 'httpx')"
+    assert loaded("import structlog, httpx").issuperset({"rich.console", "pygments.lexer"})
+    found = loaded(load)
+    assert {"structlog", "httpx"} <= found
+    assert sorted(found.intersection(DRAWING)) == []
+    assert "rich.console" in loaded(f"{load}; import rich.console")
+    assert "rich.console" in loaded(f"import rich.console; {load}")
+
+
+async def test_a_gateway_that_serves_has_loaded_nothing_for_others(tmp_path: Path) -> None:
+    """On embedded defaults and a database that is up to date, from the start through a call, in all its processes."""
+
+    async def answer(exchange: Exchange) -> None:
+        asked = orjson.loads(exchange.seen.body)
+        tools = [{"name": "read", "inputSchema": {"type": "object"}}]
+        result = {"tools": tools} if asked["method"] == "tools/list" else {"content": []}
+        await exchange.send(http(200, result_of(asked["id"], **result)))
+
+    upstream = ScriptedUpstream(answer)
+    await upstream.start()
+    replica = f"http://127.0.0.1:{upstream.port}/mcp"
+    stack = Stack(tmp_path, {"files": [replica]}, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    await migrate(f"sqlite:///{tmp_path}/ostiary.db")
+    try:
+        async with stack:
+            assert (await stack.post("files", call())).status_code == 200
+    finally:
+        await upstream.stop()
+    found = set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", stack.log(), re.MULTILINE))
+    assert found.issuperset({"gateway.app", "gateway.serving.supervisor", "sqlite3", "structlog", "pydantic"})
+    assert sorted(found.intersection(NOBODY)) == []
