@@ -254,8 +254,9 @@ class Corridor:
 
     async def commit(self, passage: Passage) -> None:
         """Write the decision down. Durable when it returns; otherwise nothing may be forwarded."""
-        await self.sink.append(decision_record(passage, self.redactor))
-        passage.committed = True
+        record = decision_record(passage, self.redactor)
+        await self.sink.append(record)
+        passage.committed, passage.decided = True, record
         passage.left["record"] = time.perf_counter()
 
     async def turn_away(self, passage: Passage, refused: Refused) -> Reply:

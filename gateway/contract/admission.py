@@ -68,9 +68,9 @@ def policy_input(  # noqa: PLR0917 - in the order in which the corridor learns t
     the list phase only. `request.grant` is `{schema}` where a grant is asked for, without arguments, and
     where a call would run under one; else there is no such member.
     """
-    told = b"null" if tool is None else tool.words(_tell_tool)
+    told = b"null" if tool is None else tool.once(_tell_tool)
     facts = b'{"phase":"%b","server":%b,"subject":%b,"tool":%b' % (
-        phase.encode(), server.words(_tell_server), identity.words(_tell_subject), told,
+        phase.encode(), server.once(_tell_server), identity.once(_tell_subject), told,
     )  # fmt: skip
     request: dict[str, Any] = {
         "method": call.method,

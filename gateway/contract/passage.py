@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from approvals.allowance import Taken
 from approvals.keyed_call import Taken as KeyTaken
@@ -24,28 +24,33 @@ if TYPE_CHECKING:
     from gateway.contract.resources import Reach
     from gateway.contract.tracing import Span
 
+T = TypeVar("T")
+
 RequestId = str | int
 """A JSON-RPC id: a string, or an integer within 64 bits. Echoed with the same type and digits."""
 
 
-class Worded:
-    """A fact that outlives a request and never changes: what each request says of it is put into words once."""
+class Lasting:
+    """A fact that outlives a request and never changes: what every request makes of it is made once."""
 
-    __slots__ = ("_words",)
+    __slots__ = ("_made",)
 
-    _words: bytes
+    _made: dict[Any, Any]
 
-    def words(self, find: Callable[[Self], bytes]) -> bytes:
-        """What `find` makes of it, which is asked the first time. A copy has words of its own."""
+    def once(self, make: Callable[[Self], T]) -> T:
+        """What `make`, a module's function, makes of it; asked the first time only. A copy has all of its own."""
         try:
-            return self._words
+            return self._made[make]  # type: ignore[no-any-return]
         except AttributeError:
-            object.__setattr__(self, "_words", words := find(self))
-            return words
+            object.__setattr__(self, "_made", {})
+        except KeyError:
+            pass
+        made = self._made[make] = make(self)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
-class Server(Worded):
+class Server(Lasting):
     """A fronted MCP server, as the corridor needs to know it; made from configuration alone.
 
     `resource` is the canonical OAuth resource URI (the audience of its tokens), `metadata_url` the RFC 9728
@@ -108,7 +113,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity(Worded):
+class Identity(Lasting):
     """Who calls, from verified claims only. `groups` are those of the issuer's groups claim; `expires_at` is the
     token's `exp` (seconds since the epoch). Shared by all requests of a token: `claims` is only ever read."""
 
@@ -235,7 +240,7 @@ NO_TASKS = OpenedTasks()
 
 
 @dataclass(frozen=True, slots=True)
-class Tool(Worded):
+class Tool(Lasting):
     """A tool's definition as its server lists it. `digest` is SHA-256 (hex) of its RFC 8785 form.
 
     `bindings` are what its `x-mcp-header` annotations say, `contract` what its arguments are held to, if to anything.
@@ -307,6 +312,7 @@ class Passage:
     `key` is its idempotency key, `keyed` what it holds of that while it runs, `replay_of` the decision by which a
     call under the same key ran.
     `turn` gives the place back that the request has among its caller's, and is taken by whoever will do so.
+    `decided` is the record of its decision, once that is durable.
     `left` says when each room was left, by its name and in that order (monotonic, as `began`); `span` is there while
     traces are exported.
     """
@@ -344,6 +350,7 @@ class Passage:
     result_digest: bytes = b""
     latency_s: float = 0.0
     committed: bool = False
+    decided: Mapping[str, Any] | None = None
     sent: bool = False
     turn: Callable[[], None] | None = None
     left: dict[str, float] = field(default_factory=dict)

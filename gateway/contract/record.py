@@ -14,7 +14,7 @@ import orjson
 
 from approvals.ticket import Asked, Claimed, Held, Transition
 from gateway.contract.chain import ZERO, Chain, Checkpoint, Finding, chain, verify_chain
-from gateway.contract.passage import Passage, RequestId
+from gateway.contract.passage import Identity, Passage, RequestId
 from gateway.contract.redaction import AuditKeys, Redactor, printable, remark
 
 __all__ = [
@@ -46,12 +46,15 @@ _SHORT: Final = 12
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTHING: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("kind", "decision_id", "request_id", "trace_id", "actor", "server", "resource", "environment")),
-    **dict.fromkeys(("replica", "method", "name", "arguments", "verdict", "reasons", "policy_revision", "ticket")),
-    **dict.fromkeys(("status", "code", "latency_ms", "outcome", "arguments_hmac", "result_hmac", "key_id", "detail")),
-    **dict.fromkeys(("legacy", "quirks", "task")),
+    **dict.fromkeys(("actor", "arguments", "arguments_hmac", "code")),
     "count": 1,
+    **dict.fromkeys(
+        ("decision_id", "detail", "environment", "key_id", "kind", "latency_ms", "legacy", "method", "name")
+    ),
+    **dict.fromkeys(("outcome", "policy_revision", "quirks", "reasons", "replica", "request_id", "resource")),
+    **dict.fromkeys(("result_hmac", "server", "status", "task", "ticket", "trace_id", "verdict")),
 }
+"""In the order in which a line has them: what is sorted already is sorted in half the time."""
 _OF_SOME: Final = (
     "leg", "answers_ticket", "upstream_revision", "challenge", "disclosed", "retries", "idempotency_key", "replay_of",
 )  # fmt: skip
@@ -78,7 +81,9 @@ def decision_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
 
 def outcome_record(passage: Passage, redactor: Redactor) -> dict[str, Any]:
     """How a forwarded request ended: `outcome`, status, result; a refusal on the way back is its reason."""
-    record = _walked("outcome", passage, redactor)
+    record = (
+        _went_on(passage.decided, passage, redactor) if passage.decided else _walked("outcome", passage, redactor)
+    )
     record["outcome"] = passage.outcome or "unknown"
     record["status"] = passage.status or None
     record["code"] = passage.code or None
@@ -201,8 +206,6 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
     record["decision_id"] = passage.decision_id
     if passage.trace_id:
         record["trace_id"] = printable(passage.trace_id, 64)
-    if passage.replica:
-        record["replica"] = printable(redactor.replica(passage.replica), MAX_ACTOR)
     server = passage.server
     if server is not None:
         record["server"] = server.name
@@ -212,7 +215,7 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
             record["upstream_revision"] = server.past
     identity = passage.identity
     if identity is not None:
-        record["actor"] = _actor(identity.issuer, identity.subject, identity.client_id, identity.tenant)
+        record["actor"] = identity.once(_caller)
     envelope = passage.envelope
     if envelope is not None:
         record["request_id"] = _request_id(envelope.id)
@@ -232,10 +235,24 @@ def _walked(kind: str, passage: Passage, redactor: Redactor) -> dict[str, Any]:
         record["idempotency_key"] = redactor.tag(b"idempotency key", passage.key.encode("ascii"))
     if passage.replay_of:
         record["replay_of"] = passage.replay_of
-    if passage.task is not None and server is not None:
-        record["task"] = redactor.tag(b"task", orjson.dumps([server.name, passage.task.errand or passage.task.id]))
-        record["ticket"] = record["ticket"] or passage.task.ticket or None
+    _led_to(record, passage, redactor)
     return record
+
+
+def _went_on(decided: Mapping[str, Any], passage: Passage, redactor: Redactor) -> dict[str, Any]:
+    """The same of a request whose decision was recorded: since then only where it went and its task are news."""
+    record = {**decided, "kind": "outcome", "reasons": [], "arguments": None, "arguments_hmac": None}
+    _led_to(record, passage, redactor)
+    return record
+
+
+def _led_to(record: dict[str, Any], passage: Passage, redactor: Redactor) -> None:
+    if passage.replica:
+        record["replica"] = printable(redactor.replica(passage.replica), MAX_ACTOR)
+    task, server = passage.task, passage.server
+    if task is not None and server is not None:
+        record["task"] = redactor.tag(b"task", orjson.dumps([server.name, task.errand or task.id]))
+        record["ticket"] = record["ticket"] or task.ticket or None
 
 
 def _ran_under(record: dict[str, Any], passage: Passage) -> None:
@@ -300,6 +317,10 @@ def _asked_name(asked: Asked, redactor: Redactor) -> str:
     if asked.method == "resources/read":
         return remark(redactor.uri(asked.name), MAX_NAME)
     return printable(asked.name, MAX_NAME)
+
+
+def _caller(identity: Identity) -> Mapping[str, str]:
+    return _actor(identity.issuer, identity.subject, identity.client_id, identity.tenant)
 
 
 def _actor(issuer: str, subject: str, client: str, tenant: str = "") -> dict[str, str]:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from approvals.ticket import Claimed, Held
 from gateway.contract import redaction
 from gateway.contract.chain import MAX_LINE, ZERO, Chain, Checkpoint, chain, read_line, verify_chain
-from gateway.contract.passage import Call, Envelope, OpenedState, Passage, Tool, Waits
+from gateway.contract.passage import Call, Envelope, OpenedState, OpenedTasks, Passage, Task, Tool, Waits
 from gateway.contract.record import (
     AuditKeys,
     Redactor,
@@ -134,6 +134,39 @@ def test_an_outcome_that_was_refused_names_the_refusal() -> None:
     record = outcome_record(passage, REDACTOR)
     assert record["reasons"] == ["upstream_unreachable"]
     assert record["detail"] == "replica http://10.0.0.1:8000/mcp refused"
+
+
+@pytest.mark.parametrize("news", ["nothing", "task", "retried", "refused", "ended", "gone"])
+@pytest.mark.parametrize("begun", ["plain", "gated", "leg", "keyed", "named"])  # a call that names tasks makes none
+def test_an_outcome_that_goes_on_from_its_decision_says_what_one_made_anew_would(begun: str, news: str) -> None:
+    """What the decision's record said already is not found out again, and nothing of the outcome differs for it."""
+    passage = walked({"path": CANARY})
+    if begun == "gated":
+        passage.settled = Claimed("t-9", "u-1")
+    elif begun == "leg":
+        passage.opened_state = OpenedState("state", 2, Claimed("t-3", "u-3"))
+    elif begun == "keyed":
+        passage.key, passage.replay_of = "key-1", "e" * 32
+    elif begun == "named":
+        passage.tasks = OpenedTasks((Task("handle", "id", "read_file", "t-4"),))
+    decided = decision_record(passage, REDACTOR)
+    before = copy.deepcopy(decided)
+    ended(passage, "failed" if news == "refused" else "executed")
+    if news == "task" and begun != "named":
+        passage.made_task = Task("made", "made-id", "read_file", "t-5")
+    elif news == "retried":
+        passage.retries = 1
+    elif news == "refused":
+        passage.refused = Refused(Refusal.UPSTREAM_INVALID, "why")
+    elif news == "ended":
+        passage.ended = "token_expired"
+    elif news == "gone":
+        passage.replica = ""
+    anew = outcome_record(passage, REDACTOR)
+    passage.decided = decided
+    assert outcome_record(passage, REDACTOR) == anew
+    assert decided == before
+    assert anew["outcome"] in {"executed", "failed"}
 
 
 @pytest.mark.parametrize("refusal", list(Refusal), ids=lambda row: row.reason)
