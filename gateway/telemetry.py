@@ -19,7 +19,7 @@ from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
 from gateway.logs import RequestLog, describe_error
-from gateway.signals.durations import BOUNDS, Durations, server_seconds
+from gateway.signals.durations import BOUNDS, Durations, Spread, server_seconds
 from gateway.signals.replica_counts import ReplicaCounters
 from gateway.signals.traces import Traces
 from policies.around import Around
@@ -127,9 +127,12 @@ class Telemetry:
         self.traces: Traces | None = None
         self._log = structlog.get_logger("request")
         self._requests = counter("requests", "Requests by how they ended.", ("server", "method", "verdict", "reason"))
-        self._latency = Histogram(
-            "ostiary_request_seconds", "From the head to the end of the answer.", ("server",),
-            buckets=LATENCY_BUCKETS, registry=registry,
+        self._latency = Spread(
+            Histogram(
+                "ostiary_request_seconds", "From the head to the end of the answer.", ("server",),
+                buckets=LATENCY_BUCKETS, registry=registry,
+            ),
+            LATENCY_BUCKETS,
         )  # fmt: skip
         self._rooms = Durations(
             Histogram(
@@ -180,7 +183,6 @@ class Telemetry:
         self.replicas = ReplicaCounters(registry)
         self._seen = dict.fromkeys((name for _, name in self._carried), 0.0)
         self._children: dict[tuple[str, str, str, str], Any] = {}
-        self._latencies: dict[str, Any] = {}
 
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
         """Count and log one request's end. `record` is its last audit record.
@@ -192,7 +194,7 @@ class Telemetry:
             self._count(passage)
         except (OSError, IndexError) as error:  # the library's file, after one that could not grow
             self._log.error("metrics_not_written", **describe_error(error))
-        self._rooms.count(passage)
+        self._rooms.count_rooms(passage)
         if self.traces is not None:
             self.traces.concluded(passage, record)
         fields = log_fields(record)
@@ -210,10 +212,7 @@ class Telemetry:
         if child is None:
             child = self._children[key] = self._requests.labels(*key)
         child.inc()
-        latency = self._latencies.get(server)
-        if latency is None:
-            latency = self._latencies[server] = self._latency.labels(server)
-        latency.observe(passage.latency_s)
+        self._latency.count(server, passage.latency_s)
         if passage.committed and passage.server is not None and passage.server.past:
             self._past.labels(server, passage.server.past).inc()
         if passage.heard is not None:
@@ -302,3 +301,4 @@ class Telemetry:
                 counter.inc(more)
                 self._seen[name] = now[name]
         self._rooms.carry_over()
+        self._latency.carry_over()

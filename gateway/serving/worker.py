@@ -202,6 +202,7 @@ async def _report(
             departure.leave_at_once()
         latest = time.monotonic() + LOOK_EVERY_S
         await asyncio.sleep(LOOK_EVERY_S)
+    house.status()  # what was counted in memory since the last look is carried over
 
 
 def _with_server(status: Status, server: uvicorn.Server, loop_lag: float, leaving: bool) -> Status:

@@ -1,13 +1,14 @@
-"""How long requests were in each room: from the times that a passage notes, counted in memory, carried over later.
+"""How long requests took, and in which room: counted in memory, carried over later.
 
-A request leaves eight marks and costs no write of a shared file: once a second, what came together is carried over.
+A request leaves eight marks and costs no write of a shared file: several times a second, and once more when the
+worker stops, what came together is carried over. One that is killed takes along what it counted since the last time.
 The rooms' times of a request add up to its whole latency, wherever it ended.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import Histogram
@@ -47,31 +48,56 @@ def server_seconds(passage: Passage) -> float | None:
     return left.get("answer", passage.began + passage.latency_s) - left["record"]
 
 
-class Durations:
-    """What one worker counts between two looks at it."""
+class Spread:
+    """One histogram with one label: what one worker counts of it between two looks, in memory."""
 
-    def __init__(self, histogram: Histogram) -> None:
-        """`histogram` has the label `room`, and `BOUNDS` as its buckets."""
-        self._found: dict[str, list[int]] = {room: [0] * (len(BOUNDS) + 1) for room in ROOMS}
-        self._seconds = dict.fromkeys(ROOMS, 0.0)
-        self._shown: dict[str, Any] = {room: histogram.labels(room) for room in ROOMS}
+    def __init__(self, histogram: Histogram, bounds: Sequence[float]) -> None:
+        """`bounds` are the histogram's buckets, but for the last one, which is for all that is more."""
+        self._histogram = histogram
+        self._bounds = bounds
+        self._found: dict[str, list[int]] = {}
+        self._seconds: dict[str, float] = {}
+        self._shown: dict[str, Any] = {}
 
-    def count(self, passage: Passage) -> None:
-        """One request's end."""
-        found, seconds = self._found, self._seconds
-        for room, took in rooms_of(passage):
-            found[room][bisect_left(BOUNDS, took)] += 1
-            seconds[room] += took
+    def count(self, label: str, took: float) -> None:
+        """One value. Its label's first one makes a series, for which there may be no room: raises what that does."""
+        found = self._found.get(label) or self.open(label)
+        found[bisect_left(self._bounds, took)] += 1
+        self._seconds[label] += took
+
+    def open(self, label: str) -> list[int]:
+        """The series of a label, from its beginning."""
+        self._shown[label] = self._histogram.labels(label)
+        self._seconds[label] = 0.0
+        found = self._found[label] = [0] * (len(self._bounds) + 1)
+        return found
 
     def carry_over(self) -> None:
         """Bring the histogram up to date. `observe` knows single values only: a bucket's own counter takes many."""
-        for room, counts in self._found.items():
-            shown = self._shown[room]
+        for label, counts in self._found.items():
+            shown = self._shown[label]
             if not any(counts):
                 continue
             for bucket, count in enumerate(counts):
                 if count:
                     shown._buckets[bucket].inc(count)
                     counts[bucket] = 0
-            shown._sum.inc(self._seconds[room])
-            self._seconds[room] = 0.0
+            shown._sum.inc(self._seconds[label])
+            self._seconds[label] = 0.0
+
+
+class Durations(Spread):
+    """How long requests were in each room."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        """`histogram` has the label `room`, and `BOUNDS` as its buckets."""
+        super().__init__(histogram, BOUNDS)
+        for room in ROOMS:
+            self.open(room)
+
+    def count_rooms(self, passage: Passage) -> None:
+        """One request's end."""
+        found, seconds = self._found, self._seconds
+        for room, took in rooms_of(passage):
+            found[room][bisect_left(BOUNDS, took)] += 1
+            seconds[room] += took
