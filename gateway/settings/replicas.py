@@ -54,11 +54,12 @@ class HealthSettings(Group):
 
 
 class LoadSettings(Group):
-    """How many calls each replica has at once, and how many wait for a place."""
+    """How many calls each replica has at once, how many wait for a place, and how long a connection carries them."""
 
     concurrent: Annotated[int, Field(ge=0, le=100_000)] = 500
     queue: Annotated[int, Field(ge=0, le=10_000)] = 100
     queue_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    connection_s: Annotated[float, Field(ge=0, le=86400)] = 10.0
 
 
 class RetrySettings(Group):

@@ -7,6 +7,7 @@ left is known, not guessed: `Connection.ask` alone writes.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import sys
 from collections.abc import Callable
@@ -34,14 +35,15 @@ class Connection(asyncio.BufferedProtocol):
     """A socket to one replica. `rest` is called once an exchange ended and whenever an idle socket stirs.
 
     `over` is told of each exchange once, when it has ended. `context` is what its TLS began with, where there is any.
+    From `ends_at` on (loop time) it begins no further exchange.
 
     `room` is where bytes are read into. All connections of a loop may share it: what was read is taken at once, and
     its size is the most that one read can add to what waits for a reader.
     """
 
     __slots__ = (
-        "_alarm", "_exchange", "_poll", "_rings_at", "_room", "context", "idle_since", "loop", "over", "rest",
-        "transport",
+        "_alarm", "_exchange", "_poll", "_rings_at", "_room", "context", "ends_at", "idle_since", "loop",
+        "over", "rest", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -60,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         self.rest = rest
         self.over = over
         self.idle_since = 0.0
+        self.ends_at = math.inf
         self._exchange: Exchange | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
@@ -120,7 +123,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether the socket is open and the kernel knows of nothing that came or ended on it."""
+        """Whether the socket is open and the kernel knows of nothing that came or ended on it.
+
+        Of a new one with TLS it says little: a server's tickets come unasked (RFC 8446, 4.6.1).
+        """
         return not self.transport.is_closing() and not self._poll.poll(0)
 
     def ask(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.lookups import Lookups
@@ -42,6 +44,9 @@ ADDRESSES: Final = 3
 SWEEP_S: Final = 0.1
 """Between two looks for connections that have idled for too long."""
 
+SHORTER: Final = 0.2
+"""By which share a connection's life may be shorter, so that those which began together do not end together."""
+
 RESULTS: Final = ("answered", "status_5xx", "timeout", "broken", "given_up", "refused")
 """How a request to a replica can end: the last one is that it took no connection."""
 
@@ -53,8 +58,8 @@ class Replica:
     """
 
     __slots__ = (
-        "_idle", "_limits", "_lookups", "_open", "_room", "_sweep", "_tls", "address", "ejections", "health", "name",
-        "prefix", "results", "ring", "running",
+        "_chance", "_idle", "_limits", "_lookups", "_open", "_room", "_sweep", "_tls", "address", "ejections",
+        "health", "name", "prefix", "results", "ring", "running",
     )  # fmt: skip
 
     ring: Ring
@@ -69,6 +74,7 @@ class Replica:
         rules: HealthRules | None = None,
         lookups: Lookups | None = None,
         name: str = "",
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.address = address
         self.prefix = prefix
@@ -77,6 +83,7 @@ class Replica:
         self.running = 0
         self.results = dict.fromkeys(RESULTS, 0)
         self.ejections = dict.fromkeys(("refused", "faults", "probe"), 0)
+        self._chance = chance
         self._lookups = lookups or Lookups()
         self._tls = tls if address.secure else None
         self._limits = limits
@@ -88,7 +95,7 @@ class Replica:
     def take(self) -> Connection | None:
         """The connection that was used last and on which nothing has happened since, if there is one.
 
-        One that began with other certificates than those that are in force is none.
+        One that began with other certificates than those that are in force is none, nor is one whose time is over.
         """
         context = None if self._tls is None else self._tls.context
         while self._idle:
@@ -96,7 +103,8 @@ class Replica:
             if connection.context is not context:
                 connection.close()
                 continue
-            if connection.loop.time() - connection.idle_since < self._limits.idle_s and connection.quiet:
+            now = connection.loop.time()
+            if now - connection.idle_since < self._limits.idle_s and now < connection.ends_at and connection.quiet:
                 return connection
             connection.close()
         return None
@@ -122,7 +130,12 @@ class Replica:
             raise self._refused(str(refused)) from None
         except (OSError, UnicodeError) as error:
             raise self._refused(f"no connection: {tell(error) if self._tls else type(error).__name__}") from None
+        if self._tls is None and not connection.quiet:
+            connection.close()
+            raise self._refused("the connection ended as soon as it was made")
         self._open.add(connection)
+        if lasts_s := self.ring.rules.connection_s:
+            connection.ends_at = loop.time() + lasts_s * (1.0 - SHORTER * self._chance())
         if self.health.out:
             self.ring.connected(self, loop.time())
         return connection
@@ -219,7 +232,8 @@ class Replica:
 
     def _rest(self, connection: Connection, clean: bool) -> None:
         """A connection's exchange is over (`clean`: it can carry another), or the connection itself is."""
-        if clean and len(self._idle) < self._limits.idle_connections and connection in self._open:
+        goes_on = clean and connection in self._open and connection.loop.time() < connection.ends_at
+        if goes_on and len(self._idle) < self._limits.idle_connections:
             self._idle.append(connection)
             if self._sweep is None:
                 self._sweep = connection.loop.call_later(self._limits.idle_s, self._sweep_idle)

@@ -27,13 +27,15 @@ class ServerRules:
 
     `concurrent`: calls at one replica at a time (0: any number). `queue` calls wait for at most `queue_s` where all
     have that many. `deadlines`: method -> within how long it is answered, waiting and retries included; for others
-    `UpstreamLimits.answer_s`. `retry_share`: retries per call that may be repeated.
+    `UpstreamLimits.answer_s`. `retry_share`: retries per call that may be repeated. A connection of `connection_s`
+    begins no further call (0: it may be of any age), so that what a name or an address stands for is found anew.
     """
 
     health: HealthRules = field(default_factory=HealthRules)
     concurrent: int = 500
     queue: int = 100
     queue_s: float = 1.0
+    connection_s: float = 10.0
     deadlines: Mapping[str, float] = field(default_factory=dict)
     retry_share: float = 0.2
 

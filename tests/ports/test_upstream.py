@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -163,7 +164,7 @@ def test_a_connection_idles_for_as_long_as_it_says_and_no_longer() -> None:
     class Kept:
         """A connection at rest."""
 
-        loop, closed = Clock(), -1.0
+        loop, closed, ends_at = Clock(), -1.0, math.inf
 
         def __init__(self, idle_since: float) -> None:
             self.idle_since = idle_since
