@@ -35,6 +35,7 @@ from gateway.contract.subscription import (
 )
 
 BOM = b"\xef\xbb\xbf"
+_DATA = b"data: "
 _LINE_COST = 8
 """What a line of data weighs besides its bytes, so that a million empty lines are no small event."""
 
@@ -107,37 +108,70 @@ class EventParser:
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             self._after_cr = data[end - 1 :] == b"\r"
-            lines = bytes(self._tail) + data[:end] if self._tail else data[:end]
-            self._tail = bytearray()
-            for line in lines.splitlines():
-                self._bound(len(line))
-                found = self._read(line)
-                if found is not None:
-                    yield found
+            if data.find(b"\r", 0, end) < 0:
+                yield from self._read_plainly(data, end)
+            else:
+                lines, self._tail = bytes(self._tail) + data[:end], bytearray()
+                for line in lines.splitlines():
+                    self._bound(len(line))
+                    found = self._read(line)
+                    if found is not None:
+                        yield found
             data = data[end:]
         if data:
             self._bound(len(self._tail) + len(data))
             self._tail += data  # one buffer: a line that comes two bytes at a time costs no more than its size
 
+    def _read_plainly(self, data: bytes, end: int) -> Iterator[Event | Comment]:
+        """The lines up to `end`, each of which LF ends."""
+        at = 0
+        while at < end:
+            stop = data.find(b"\n", at)
+            if self._tail:
+                line: bytes | bytearray = self._tail
+                line += data[:stop]
+                self._tail = bytearray()
+            elif (
+                data.startswith(b"\n", stop + 1) and data.startswith(_DATA, at) and not self._data and not self._kind
+            ):
+                # One line of data and an empty one, as nearly every writer has it: an event without further ado.
+                self._bound(stop - at - len(_DATA) + _LINE_COST)
+                yield Event(b"", data[at + len(_DATA) : stop], self._last_id)
+                at = stop + 2
+                continue
+            else:
+                line = data[at:stop]
+            at = stop + 1
+            self._bound(len(line))
+            found = self._read(line)
+            if found is not None:
+                yield found
+
     def _bound(self, line: int) -> None:
         if self._held + line > self._limit:
             raise TooLarge
 
-    def _read(self, line: bytes) -> Event | Comment | None:
+    def _read(self, line: bytes | bytearray) -> Event | Comment | None:
         if not line:
             return self._dispatch()
-        name, _, value = line.partition(b":")
+        if line.startswith(_DATA):
+            self._add(bytes(memoryview(line)[len(_DATA) :]))  # one copy of what may be long
+            return None
+        name, _, value = bytes(line).partition(b":")
         if not name:
             return Comment(value) if line[:1] == b":" else None
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._held += len(value) + _LINE_COST
-            self._data.append(value)
+            self._add(value)
         elif name == b"event":
             self._kind = value
         elif name == b"id" and b"\0" not in value:
             self._last_id = value
         return None
+
+    def _add(self, value: bytes) -> None:
+        self._held += len(value) + _LINE_COST
+        self._data.append(value)
 
     def _dispatch(self) -> Event | None:
         kind, data = self._kind, self._data
@@ -150,7 +184,7 @@ def encode_event(text: bytes, *, kind: bytes = b"", last_id: bytes | None = None
     head = b"event: " + kind + b"\n" if kind else b""
     if last_id is not None:
         head += b"id: " + last_id + b"\n"
-    return head + b"data: " + text.replace(b"\n", b"\ndata: ") + b"\n\n"
+    return b"".join((head, _DATA, text.replace(b"\n", b"\ndata: "), b"\n\n"))
 
 
 class ResponseStream:

@@ -65,6 +65,10 @@ _STEERING = {
     fold(name): name
     for name in ("_meta", SUBSCRIPTION_ID, "notifications", "requestId", "progressToken", *_FLAGS, *_LISTS)
 } | {fold(name): name for _, name in _NAMED.values()}
+_KNOWN = frozenset(_STEERING.values()) | {
+    name for name in ("progress", "total", "message", "level", "logger", "data") if fold(name) not in _STEERING
+}
+"""Names that are variants of none: what nearly every notification has, and is not folded for."""
 
 
 class BrokenError(Exception):
@@ -78,6 +82,8 @@ def same(found: Any, asked: Any) -> bool:
 
 def refuse_variants(members: Mapping[str, Any]) -> None:
     """No variant of a name that decides something: another reader would take it for that. Raises `BrokenError`."""
+    if members.keys() <= _KNOWN:
+        return
     for name in members:
         if _STEERING.get(fold(name), name) != name:
             raise BrokenError(f"a variant of the reserved name {_STEERING[fold(name)]} in a notification")

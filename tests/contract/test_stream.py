@@ -80,6 +80,19 @@ def test_a_parser_holds_no_more_than_its_limit() -> None:
             _drain(EventParser(100), stream)
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_events_limit_is_the_same_however_it_comes(size: int) -> None:
+    """An event of one line counts as one whose line was cut anywhere: at the limit it is read, beyond it is not."""
+
+    def parse(value: int) -> list[Event | Comment]:
+        parser, stream = EventParser(100), b"data: 1\n\ndata: " + b"x" * value + b"\n\n"
+        return [found for start in range(0, len(stream), size) for found in parser.feed(stream[start : start + size])]
+
+    assert parse(92) == [Event(b"", b"1", b""), Event(b"", b"x" * 92, b"")]
+    with pytest.raises(TooLarge):
+        parse(93)
+
+
 def test_a_line_that_drips_in_costs_no_more_than_its_size() -> None:
     """However small the pieces that the network makes of it, what waits for a line's end is its bytes (UPS-07)."""
     whole, size = EventParser(1 << 20), 1 << 19
