@@ -152,7 +152,7 @@ class House:
     async def _open_rooms(self) -> None:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
         self._telemetry.traces = open_traces(plan, opened)
-        self._record = record = await open_record(plan, opened)
+        self._record = record = await open_record(plan, opened, self._telemetry.told)
         self._sink = sink = record.sink
         self._office = office = await open_desk(
             plan, record, record.journal(self._redactor, self._telemetry.moved), opened

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -87,6 +87,10 @@ class Observer(Protocol):
 
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
         """`record` is the last audit record of the request (outcome or refusal). Must not block."""
+        ...
+
+    def counted(self, passage: Passage, make: Callable[[], Mapping[str, Any]]) -> None:
+        """A refusal that shares its record and its log line with others; `make` would give its own record."""
         ...
 
     def broke(self, passage: Passage, error: BaseException) -> None:

@@ -97,8 +97,10 @@ class Record:
         return write
 
 
-async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
-    """Raises `CannotStart`."""
+async def open_record(
+    plan: Plan, opened: AsyncExitStack, told: Callable[[Mapping[str, Any]], None] = lambda _: None
+) -> Record:
+    """Raises `CannotStart`. `told` is given each record that the refusals of a flood share."""
     audit = plan.settings.audit
     sink: GroupCommit
     if plan.audit_database is not None:
@@ -115,6 +117,7 @@ async def open_record(plan: Plan, opened: AsyncExitStack) -> Record:
         sink.export = export.take
         export.start()
         opened.push_async_callback(asyncio.to_thread, export.close)
+    sink.told = told
     sink.introduction = {"configuration": plan.digest} if plan.digest else {}
     keeper = _make_keeper(plan, sink)
     if keeper is not None:

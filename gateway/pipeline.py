@@ -19,6 +19,7 @@ from gateway.catalog import Catalog
 from gateway.challenge import Challenges
 from gateway.contract.admission import admit, policy_input
 from gateway.contract.envelope import parse_envelope
+from gateway.contract.folding import kind_of
 from gateway.contract.headers import match_headers
 from gateway.contract.identity import Implications, require_scopes
 from gateway.contract.judgement import check_call, check_reach, check_tasks, check_verdict
@@ -282,6 +283,14 @@ class Corridor:
         """Record a refusal of which nothing was forwarded. It joins the next commit; nobody waits for it."""
         passage.refuse(refused)
         passage.latency_s = time.perf_counter() - passage.began
-        record = refusal_record(passage, self.redactor)
+        self.write_down(passage, lambda: refusal_record(passage, self.redactor))
+
+    def write_down(self, passage: Passage, make: Callable[[], dict[str, Any]]) -> None:
+        """Record and count a refusal by its record, which nobody makes where a flood's one record speaks for it."""
+        kind = kind_of(passage)
+        if kind is not None and self.sink.fold(kind, make):
+            self.observer.counted(passage, make)
+            return
+        record = make()
         self.sink.note(record)
         self.observer.concluded(passage, record)

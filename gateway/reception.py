@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from approvals.desk import Desk
 from approvals.store import Store
@@ -66,9 +66,13 @@ class Reception:
         passage.identity = caller_of(turned.person)
         passage.refuse(refused_as(turned.status, turned.name, turned.ticket_id))
         passage.status = turned.status
-        record = refusal_record(passage, self._corridor.redactor) | {"code": None}
-        record["method"] = printable(f"approvals/{turned.verb}", MAX_STRANGE_NAME)
-        record["ticket"] = printable(turned.ticket_id, MAX_STRANGE_NAME) or None
-        self._corridor.sink.note(record)
-        self._corridor.observer.concluded(passage, record)
+
+        def make() -> dict[str, Any]:
+            return refusal_record(passage, self._corridor.redactor) | {
+                "code": None,
+                "method": printable(f"approvals/{turned.verb}", MAX_STRANGE_NAME),
+                "ticket": printable(turned.ticket_id, MAX_STRANGE_NAME) or None,
+            }
+
+        self._corridor.write_down(passage, make)
         return {"ostiary-decision": passage.decision_id}

@@ -8,7 +8,7 @@ from configuration and from tables, never from a request: ten thousand made-up n
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, SupportsBytes
 
 import structlog
@@ -67,7 +67,7 @@ class AuditFigures(Protocol):
 
     @property
     def folded(self) -> int:
-        """Refusals of unknown callers that were written together with others."""
+        """Refusals beyond the rate: what is of one kind shares a record."""
         ...
 
 
@@ -169,7 +169,10 @@ class Telemetry:
             (counter("audit_commits", "Commits to the audit file."), "commits"),
             (counter("audit_failures", "Commits that failed or took too long."), "failures"),
             (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
-            (counter("audit_refusals_folded", "Refusals that share a record with others."), "folded"),
+            (
+                counter("audit_refusals_folded", "Refusals beyond the rate, which share a record with their kind."),
+                "folded",
+            ),
             (counter("notifications_dropped", "Notifications that nobody had asked for."), "dropped"),
             (counter("spans_sent", "Spans that the receiver of traces has taken."), "spans_sent"),
             (counter("spans_lost", "Spans that found no room on their way there."), "spans_lost"),
@@ -185,16 +188,8 @@ class Telemetry:
         self._children: dict[tuple[str, str, str, str], Any] = {}
 
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
-        """Count and log one request's end. `record` is its last audit record.
-
-        A new series needs room in a file. Where there is none, or the folder is gone with a supervisor that was
-        killed, the request is no worse for it: it is logged, and not counted.
-        """
-        try:
-            self._count(passage)
-        except (OSError, IndexError) as error:  # the library's file, after one that could not grow
-            self._log.error("metrics_not_written", **describe_error(error))
-        self._rooms.count_rooms(passage)
+        """Count and log one request's end. `record` is its last audit record."""
+        self._count(passage)
         if self.traces is not None:
             self.traces.concluded(passage, record)
         fields = log_fields(record)
@@ -202,7 +197,28 @@ class Telemetry:
             fields["server_ms"] = round(seconds * 1000, 3)
         self._lines.write(fields)
 
+    def counted(self, passage: Passage, make: Callable[[], Mapping[str, Any]]) -> None:
+        """Count one refusal that is told with others of its kind. `make` gives what would be its record."""
+        self._count(passage)
+        if self.traces is not None and passage.span is not None:
+            self.traces.concluded(passage, make())
+
+    def told(self, record: Mapping[str, Any]) -> None:
+        """Log what many refusals share, as one line with their `count`."""
+        shared = {name: record[name] for name in ("count", "first", "last", "actors") if name in record}
+        self._lines.write(log_fields(record) | (shared if "first" in shared else {}))
+
     def _count(self, passage: Passage) -> None:
+        """A new series needs room in a file. Where there is none, or the folder is gone with a supervisor that was
+        killed, the request is no worse for it: it is logged, and not counted.
+        """
+        try:
+            self._count_request(passage)
+        except (OSError, IndexError) as error:  # the library's file, after one that could not grow
+            self._log.error("metrics_not_written", **describe_error(error))
+        self._rooms.count_rooms(passage)
+
+    def _count_request(self, passage: Passage) -> None:
         server = passage.server.name if passage.server else OTHER
         method = passage.call.method if passage.call and passage.call.method in METHODS else OTHER
         verdict = passage.verdict.effect.value if passage.verdict else "none"

@@ -20,6 +20,7 @@ from gateway.audit.flood import Flood
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.resuming import Left
 from gateway.contract.chain import KINDS, MAX_LINE, chain
+from gateway.contract.folding import Kind
 from gateway.contract.record import admin_record, closing_outcome
 
 MAX_BATCH: Final = 512
@@ -45,7 +46,7 @@ _FOLD_S: Final = 1.0
 class Bounds:
     """`deadline_s` < 2; notes beyond `max_notes` or `max_note_bytes` are counted and dropped.
 
-    Refusals of unknown callers beyond `folded_beyond` per second are written together.
+    Refusals of one caller (of all unknown ones) beyond `folded_beyond` per second are written together.
     """
 
     deadline_s: float = 1.5
@@ -123,6 +124,8 @@ class GroupCommit:
         self.introduction: Mapping[str, str] = {}
         """What the record of its start says besides."""
         """Given the lines of every commit that succeeded. Must not wait."""
+        self.told: Callable[[Mapping[str, Any]], None] = lambda _: None
+        """Given each record of refusals that came beyond the rate. Must not wait."""
         self._scribe: Scribe
         self._loop: asyncio.AbstractEventLoop
         self._idle: Final = asyncio.Event()
@@ -160,7 +163,7 @@ class GroupCommit:
 
     @property
     def folded(self) -> int:
-        """Refusals of unknown callers that were written together with others."""
+        """Refusals beyond the rate: what is of one kind shares a record."""
         return self._flood.folded
 
     async def start(self) -> None:
@@ -211,13 +214,22 @@ class GroupCommit:
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Joins the next commit. What has no room is counted, and reported by a record once there is some."""
-        if not self._running or record.get("kind") != "refusal" or record.get("actor") is not None:
-            self._keep(record)
-        elif not self._flood.takes(record, self._loop.time()):
-            # Strangers may fill half the room: what is known of calls that ran is worth more.
-            self._keep(record, share=0.5)
-        elif self._flood.begins:
+        # Strangers may fill half the room: what is known of calls that ran is worth more.
+        is_strangers = record.get("kind") == "refusal" and record.get("actor") is None
+        self._keep(record, share=0.5 if is_strangers else 1.0)
+
+    def fold(self, kind: Kind, make: Callable[[], Mapping[str, Any]]) -> bool:
+        """Whether a refusal is one too many in its second, and shares a record with others of its kind.
+
+        Otherwise its own is to be noted. `make` gives that, and is called for the first of a kind alone.
+        """
+        if not self._running:
+            return False
+        waited = self._flood.waits
+        taken = self._flood.takes(kind, make, self._loop.time())
+        if taken and not waited:
             self._loop.call_later(_FOLD_S, self._unfold)
+        return taken
 
     async def close(self) -> None:
         """Commit what waits, within the deadline; free the slot."""
@@ -266,6 +278,7 @@ class GroupCommit:
     def _unfold(self) -> None:
         for record in self._flood.unfold():
             self._keep(record)
+            self.told(record)
 
     def _gather(self) -> None:
         """Decide when the next commit begins, for those who wait: none is under way."""

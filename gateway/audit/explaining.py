@@ -60,6 +60,7 @@ def explain(
         give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     if not records:
         click.echo(f"the record does not know {printable(decision, 128)}", err=True)
+        click.echo("of a flood's refusals of one kind, the record names the first alone (docs/audit.md)", err=True)
         sys.exit(1)
     if as_json:
         reasons = {reason_of(record) for record in records} & refusal_words().keys()

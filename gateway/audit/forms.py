@@ -23,6 +23,9 @@ _COLUMNS: Final = (
     "replica", "method", "name", "verdict", "policy_revision", "ticket", "status", "code", "latency_ms",
     "outcome", "transition", "by", "act", "count", "detail",
 )  # fmt: skip
+_SHARED: Final = ("first", "last", "actors")
+"""What only the record of a flood's refusals says: when they came, and of how many callers where of several."""
+
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _INSIDE: Final = re.compile(r'(?<=[;,|])([ "]*)(?=[=+\-@＝＋－＠])')
 """Where a cell would begin if the spreadsheet's locale separates with something else than we do."""
@@ -30,7 +33,7 @@ _INSIDE: Final = re.compile(r'(?<=[;,|])([ "]*)(?=[=+\-@＝＋－＠])')
 
 def head_of_csv() -> bytes:
     """The row of the columns' names."""
-    return _row([*_COLUMNS, "issuer", "subject", "client", "reasons", "arguments", "hash"])
+    return _row([*_COLUMNS, "issuer", "subject", "client", "reasons", "arguments", "hash", *_SHARED])
 
 
 def as_csv(record: Mapping[str, Any]) -> bytes:
@@ -39,7 +42,7 @@ def as_csv(record: Mapping[str, Any]) -> bytes:
     cells += [_of(record, "actor", name) for name in ("issuer", "subject", "client")]
     reasons = record.get("reasons")
     cells.append("; ".join(map(str, reasons)) if isinstance(reasons, list) else None)
-    cells += [record.get("arguments"), record.get("hash")]
+    cells += [record.get("arguments"), record.get("hash"), *(record.get(name) for name in _SHARED)]
     return _row(cells)
 
 
@@ -78,6 +81,8 @@ def as_ocsf(record: Mapping[str, Any], version: str) -> bytes:
         "status_code": str(record["code"] or "") if record.get("code") else None,
         "status_detail": "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else None,
         "message": " ".join(filter(None, (_text(record, "kind"), _text(record, "method"), _text(record, "name")))),
+        "start_time": _millis(record["first"]) if record.get("first") else None,
+        "end_time": _millis(record["last"]) if record.get("last") else None,
         "count": record.get("count") if isinstance(record.get("count"), int) else None,
         "duration": _whole(record.get("latency_ms")),
         "metadata": {
@@ -123,7 +128,7 @@ _ACTIVITIES: Final[Mapping[str, int]] = {
 _MAPPED: Final = frozenset(
     {
         *("time", "status", "code", "count", "latency_ms", "seq", "writer", "decision_id", "kind", "actor", "method"),
-        *("act", "server", "resource", "name", "reasons"),
+        *("act", "server", "resource", "name", "reasons", "first", "last"),
     }
 )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from gateway.contract.folding import Kind
 
 
 class AuditUnavailable(Exception):  # noqa: N818 - the room's own word; the corridor refuses
@@ -28,6 +30,10 @@ class AuditSink(Protocol):
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Joins the next commit without waiting: outcomes and refusals. Never blocks and never raises; bounded."""
+        ...
+
+    def fold(self, kind: Kind, make: Callable[[], Mapping[str, Any]]) -> bool:
+        """Whether a refusal came beyond the rate, and shares a record with its kind; `make` would give its own."""
         ...
 
     async def close(self) -> None:

@@ -160,6 +160,14 @@ class _Speaker:
         about = self.text(record, "decision_id") if other else ""
         return Event(self.text(record, "time"), self.sentence(record), record, about)
 
+    def shared(self, record: Record) -> str:
+        """That a flood's refusals are told by this one, and how many they were."""
+        if not record.get("first"):
+            return ""
+        whose = f" of {self.number(record, 'actors')} callers" if record.get("actors") else ""
+        often, first, last = self.number(record, "count"), self.text(record, "first"), self.text(record, "last")
+        return f", {often} times{whose} from {first} to {last}"
+
     def sentence(self, record: Record) -> str:
         ticket = f", ticket {self.text(record, 'ticket')}" if record.get("ticket") else ""
         reason = self.clean(reason_of(record), 64)
@@ -175,7 +183,7 @@ class _Speaker:
                 return f"ended: {how}{why}{where}, status {status}{ticket}"
             case "refusal":
                 code = f", code {self.number(record, 'code')}" if record.get("code") is not None else ""
-                return f"refused: {reason}, status {self.number(record, 'status')}{code}{ticket}"
+                return f"refused: {reason}, status {self.number(record, 'status')}{code}{ticket}{self.shared(record)}"
             case "approval":
                 use = f", use {self.text(record, 'use')}" if record.get("use") else ""
                 by, now = self.text(record, "by"), self.text(record, "ticket_state")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from approvals.ticket import Asked, State, Ticket, Transition
-from gateway.contract.passage import Call, Envelope, Identity, Passage, Server, Tool
+from gateway.contract.passage import Call, Envelope, Identity, Passage, Received, Server, Tool
 from gateway.contract.record import AuditKeys, Redactor
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
@@ -101,3 +101,22 @@ def transition(comment: str = "", **changed: Any) -> Transition:
     )
     told = {"verb": "approve", "by": "https://idp.example.com|bob", "at": 1.0, "seen": "c" * 64, **changed}
     return Transition(ticket, comment=comment, **told)
+
+
+def malformed(
+    refusal: Refusal = Refusal.HEADER_MISMATCH,
+    detail: str = "Mcp-Name header is missing",
+    *,
+    subject: str = "alice",
+    method: str = "tools/call",
+    decision_id: str = "e" * 32,
+    request_id: str | int = 7,
+) -> Passage:
+    """A known caller's request that the contract turned away."""
+    passage = Passage(decision_id, 1_700_000_000.0, 1.0, server=SERVER)
+    passage.received = Received(SERVER, "POST", SERVER.path, ())
+    passage.identity = Identity("https://idp.example.com", subject, "client-1")
+    params = {"name": "read_file", "arguments": {"path": "/srv/report.txt"}}
+    passage.envelope = Envelope(b"{}", request_id, method, params, {})
+    passage.refuse(Refused(refusal, detail))
+    return passage

@@ -118,6 +118,10 @@ class KeptRecord:
         """Keep an outcome or a refusal."""
         self.records.append(dict(record))
 
+    def fold(self, *_: object) -> bool:
+        """Every refusal has its own record here."""
+        return False
+
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind."""
         return [record for record in self.records if record["kind"] == kind]
@@ -133,6 +137,10 @@ class Watcher:
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
         """A request's end."""
         assert record["decision_id"] == passage.decision_id
+        self.ends += 1
+
+    def counted(self, *_: object) -> None:
+        """A refusal that is told with others."""
         self.ends += 1
 
     def broke(self, passage: Passage, error: BaseException) -> None:

@@ -430,56 +430,6 @@ async def test_a_caller_that_leaves_while_its_decision_is_written_notes_the_end(
     whole(file)
 
 
-async def test_a_flood_of_strangers_is_written_together(file: Path) -> None:
-    """Refusals of unknown callers beyond the rate fold into one record; each is counted once."""
-    sink = await opened(file, folded_beyond=20)
-    for n in range(500):
-        sink.note(refusal(n))
-    for n in range(50):
-        known = walked(decision_id=f"{n:032x}")
-        known.refused = turned_away(Refusal.POLICY_DENIED).refused
-        sink.note(refusal_record(known, REDACTOR))
-    assert sink.folded == 480
-    await asyncio.sleep(1.2)
-    await settled(sink)
-    for n in range(3):
-        sink.note(refusal(n, Refusal.TOKEN_INVALID))
-    await sink.close()
-    refusals = [record for record in records_of(file) if record["kind"] == "refusal"]
-    strangers = [record for record in refusals if record["actor"] is None]
-    assert len(refusals) - len(strangers) == 50
-    assert len(strangers) == 24
-    assert sum(record["count"] for record in strangers if record["reasons"] == ["token_missing"]) == 500
-    assert sum(record["count"] for record in strangers if record["reasons"] == ["token_invalid"]) == 3
-    folded = next(record for record in strangers if record["count"] > 1)
-    assert (folded["count"], folded["request_id"], folded["server"]) == (480, None, "readonly")
-    whole(file)
-
-
-async def test_a_fold_that_finds_no_room_is_lost_with_all_that_it_counts(file: Path) -> None:
-    """What is told as lost is the number of refusals, not that of the records that would have held them."""
-    sink = await opened(file, folded_beyond=0, max_notes=1)
-    for n in range(500):
-        sink.note(refusal(n))
-    sink.note(outcome(1))  # takes the only place
-    await sink.close()
-    assert sink.lost == 500
-
-
-async def test_folds_keep_reasons_apart_within_bounds(file: Path) -> None:
-    """A fold speaks of one server and one reason, and the number of folds is bounded."""
-    sink = await opened(file, folded_beyond=0)
-    for n in range(2000):
-        record = refusal(n, Refusal.TOKEN_MISSING if n % 2 else Refusal.TOKEN_INVALID)
-        sink.note({**record, "server": f"server-{n}" if n >= 1000 else "one"})
-    await sink.close()
-    refusals = [record for record in records_of(file) if record["kind"] == "refusal"]
-    assert len(refusals) <= 257
-    assert sum(record["count"] for record in refusals) == 2000
-    assert {record["count"] for record in refusals if record["server"] == "one"} == {500}
-    whole(file)
-
-
 async def test_a_record_without_a_form_is_refused_and_harms_no_other(file: Path) -> None:
     """What can't be written is refused to its caller alone; a note of that kind is counted as lost, and said so."""
     sink = await opened(file)

@@ -82,6 +82,18 @@ def test_a_refusal_without_a_code_tells_none(tmp_path: Path) -> None:
     assert "code" not in told.partition("refused: ")[2].partition("\n")[0]
 
 
+def test_a_floods_record_says_how_often_and_of_how_many(tmp_path: Path) -> None:
+    """One refusal stands for many: the story says so, and an unknown id is told that it may be one of them."""
+    times = {"first": "2026-11-30T10:02:00.000Z", "last": "2026-11-30T10:02:00.900Z"}
+    file = tmp_path / "audit.jsonl"
+    written(file, [at(refusal(1), 3, count=480, **times), at(refusal(2), 4, count=9, actors=7, **times)])
+    often = f"times from {times['first']} to {times['last']}"
+    assert f"refused: token_missing, status 401, code 40101, 480 {often}" in ask(file, ID).output
+    several = ask(file, f"{2:032x}").output
+    assert f"code 40101, 9 times of 7 callers from {times['first']}" in several
+    assert "names the first alone" in ask(file, f"{3:032x}").stderr
+
+
 def test_the_policys_reasons_are_its_own(tmp_path: Path) -> None:
     """Why a call is held is the desk's word, and the detail; a policy's reason of that name is one."""
     file = tmp_path / "audit.jsonl"

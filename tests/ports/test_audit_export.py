@@ -201,6 +201,20 @@ def test_no_cell_is_a_formula(word: str) -> None:
     assert not [cell for cell in row if cell.lstrip(" ").startswith(("=", "+", "@", "＝")) or "\n" in cell]
 
 
+def test_a_floods_record_says_when_it_was_in_every_form() -> None:
+    """How often, from when to when, and of how many callers: a row has columns for it, an event its attributes."""
+    times = {"first": "2026-11-30T10:02:00.000Z", "last": "2026-11-30T10:02:00.900Z"}
+    record = {**decision(), "kind": "refusal", "count": 480, "actors": 7, **times}
+    head, row = list(csv.reader(io.StringIO((head_of_csv() + as_csv(record)).decode())))
+    told = dict(zip(head, row, strict=True))
+    assert [told[name] for name in ("count", "first", "last", "actors")] == ["480", *times.values(), "7"]
+    event = json.loads(as_ocsf(record, "1"))
+    assert event["count"] == 480
+    assert event["end_time"] - event["start_time"] == 900
+    assert event["unmapped"]["actors"] == 7
+    assert "start_time" not in json.loads(as_ocsf(decision(), "1"))
+
+
 @pytest.mark.parametrize("word", ["a;=1+1", 'a"; =1', "a,@SUM(A1)", "x|+1", "a;;-2", "a\t=1", "a; ＝1"])
 def test_no_part_of_a_cell_is_one_where_another_separator_is_usual(word: str) -> None:
     """A spreadsheet whose locale separates with `;` cuts our cells anew: no piece begins like a formula."""
@@ -254,6 +268,7 @@ def _judge(item: Any, one: Mapping[str, Any], here: str) -> list[str]:
     [
         decision(), outcome(), outcome(1, "unknown"), refusal(), approval_record(transition(), REDACTOR),
         admin_record("started", facts={"pid": 1}), {**decision(), "method": "tasks/cancel"},
+        {**refusal(), "method": "shared", "first": "2026-11-30T10:00:00.000Z", "last": "2026-11-30T10:00:01.000Z"},
     ],
     ids=lambda record: f"{record['kind']}-{record['method']}-{record['outcome']}",
 )  # fmt: skip

@@ -22,7 +22,9 @@ from gateway.audit.postgres import PostgresSettings, PostgresSink, close_orphans
 from gateway.audit.segments import slot_path
 from gateway.audit.tables import LOCKS, VERSION, connect, make_tables
 from gateway.contract.chain import verify_chain
-from tests.ports.test_audit import decision, outcome, refusal
+from tests.contract.walked import turned_away
+from tests.ports.test_audit import decision, outcome
+from tests.ports.test_audit_flood import note
 from tests.support.postgres import Postgres
 
 
@@ -193,7 +195,7 @@ async def test_strangers_share_records_and_notes_are_bounded(room: Room) -> None
     """The same bounds, whatever the record lies in."""
     sink = await opened(room, folded_beyond=20)
     for n in range(300):
-        sink.note(refusal(n))
+        note(sink, turned_away(decision_id=f"{n:032x}"))
     await sink.close()
     found = [record for record in records(room) if record["kind"] == "refusal"]
     assert sum(record["count"] for record in found) == 300

@@ -9,19 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import SupportsBytes
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.contract.record import outcome_record, refusal_record
 from gateway.contract.refusals import Refusal
+from gateway.logs import Outlet, RequestLog
 from gateway.serving.admin import Admin
 from gateway.serving.roster import STALE_S, Roster, Worker
 from gateway.serving.status import Resigned, Status, read_line, sum_up
 from gateway.streams import Streams
 from gateway.telemetry import TRANSITIONS, CountedPolicy, Telemetry
 from policies.verdict import PolicyUnavailable, Verdict
-from tests.contract.walked import ALLOW, REDACTOR, ended, transition, turned_away, walked
+from tests.contract.walked import ALLOW, REDACTOR, ended, malformed, transition, turned_away, walked
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -132,6 +134,28 @@ async def test_policy_failures_are_counted_apart() -> None:
     telemetry.carry_over(Sink(), policy, Visits(), Streams())
     assert value(registry, "policy_remembered_total") == 7
     assert value(registry, "policy_seconds_total") == pytest.approx(policy.seconds)
+
+
+def test_what_refusals_share_is_one_line_and_each_is_counted(tmp_path: Path) -> None:
+    """A flood drowns nobody's log: one line with the record's count; the metrics know every single one."""
+    registry = CollectorRegistry()
+    with (tmp_path / "log").open("w+b") as out:
+        telemetry = Telemetry(registry, RequestLog(Outlet(out.fileno())))
+        passage = malformed()
+        for _ in range(500):
+            telemetry.counted(passage, dict)
+        record = refusal_record(passage, REDACTOR)
+        telemetry.told(record)
+        telemetry.told({**record, "count": 499, "first": "10:00", "last": "10:01"})
+        out.seek(0)
+        alone, shared = map(orjson.loads, out.read().splitlines())
+    labels = {"server": "readonly", "method": "other", "verdict": "none", "reason": "header_mismatch"}
+    assert value(registry, "requests_total", **labels) == 500
+    telemetry.carry_over(Sink(), CountedPolicy(Oracle(), telemetry), Visits(), Streams())
+    assert value(registry, "request_seconds_count", server="readonly") == 500
+    assert "count" not in alone
+    assert (shared["count"], shared["first"], shared["last"]) == (499, "10:00", "10:01")
+    assert (shared["subject"], shared["reasons"]) == ("alice", ["header_mismatch"])
 
 
 class Sink:
