@@ -60,8 +60,13 @@ def undo_rotation(slot: Path, fd: int) -> None:
 
 def is_same_file(path: Path, fd: int) -> bool:
     """Whether `path` names the open file."""
+    return is_named(path, os.fstat(fd))
+
+
+def is_named(path: Path, here: os.stat_result) -> bool:
+    """Whether `path` names the file whose state is `here`."""
     try:
-        there, here = path.lstat(), os.fstat(fd)
+        there = os.lstat(path)
     except FileNotFoundError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

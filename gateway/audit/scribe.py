@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gateway.audit.rotation import is_same_file, set_aside, sync_folder
+from gateway.audit.rotation import is_named, is_same_file, set_aside, sync_folder
 from gateway.audit.segments import segment_path
 from gateway.audit.slot import Slot, claim_slot
+from gateway.audit.space import give_back, take_ahead
 
 T = TypeVar("T")
 _ROTATE_AGAIN_S: Final = 30.0
@@ -122,8 +123,14 @@ class Scribe:
 
     def _release(self) -> None:
         if self._slot is not None:
-            os.close(self._slot.fd)
+            self._leave(self._slot)
             self._slot = None
+
+    @staticmethod
+    def _leave(slot: Slot) -> None:
+        with contextlib.suppress(OSError):  # the room behind its end is all that it costs
+            give_back(slot.fd, slot.size)
+        os.close(slot.fd)
 
     def _rotate(self, first: int) -> None:
         """Set the file aside; where that fails, the file goes on growing and it is tried again later."""
@@ -139,8 +146,8 @@ class Scribe:
         self.remarks.append(
             ("rotated", {"file": segment_path(slot.path, slot.first).name, "from": slot.first, "to": first - 1})
         )
-        os.close(slot.fd)
-        slot.fd, slot.size, slot.first, slot.began, slot.folder_due = fd, 0, first, time.time(), True
+        self._leave(slot)
+        slot.fd, slot.size, slot.first, slot.began, slot.folder_due, slot.room = fd, 0, first, time.time(), True, 0
 
     def _append(self, data: bytes, mend: bool) -> str:
         slot = self._slot
@@ -150,15 +157,19 @@ class Scribe:
             if slot.folder_due:
                 sync_folder(slot.path.parent)
                 slot.folder_due = False
-            if not is_same_file(slot.path, slot.fd):
+            here = os.fstat(slot.fd)
+            if not is_named(slot.path, here):
                 return f"{slot.path} was removed or replaced"
-            size = os.fstat(slot.fd).st_size
+            size = here.st_size
             if size < slot.size:
                 return f"{slot.path} was cut by somebody else: {size} bytes instead of {slot.size}"
             if size > slot.size:
                 if not mend:
                     return f"{slot.path} was written to by somebody else"
                 os.ftruncate(slot.fd, slot.size)
+                slot.room = 0
+            if slot.size + len(data) > slot.room:
+                slot.room = take_ahead(slot.fd, slot.size)
             rest = memoryview(data)
             while rest:
                 rest = rest[self._write(slot.fd, rest) :]
@@ -166,6 +177,7 @@ class Scribe:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(slot.fd, slot.size)
+                slot.room = 0
             return f"{slot.path}: {error.strerror or error}"
         if not slot.size:
             slot.began = time.time()

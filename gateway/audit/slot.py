@@ -35,7 +35,8 @@ class Slot(Left):
     """A claimed file. `size` is the offset after the last whole record.
 
     `first` is the number of the file's first record, `began` when that one was written (seconds since the epoch, 0
-    where there is none). `folder_due`: what its folder says is not durable yet.
+    where there is none). `folder_due`: what its folder says is not durable yet. `room`: up to where space on the disk
+    was taken for it.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Slot(Left):
     first: int = 1
     began: float = 0.0
     folder_due: bool = False
+    room: int = 0
 
 
 def claim_slot(file: Path, only: int | None = None) -> Slot:

@@ -22,6 +22,7 @@ from gateway.audit.jsonl import JsonlSink
 from gateway.audit.orphans import close_orphans
 from gateway.audit.port import AuditUnavailable
 from gateway.audit.segments import segment_path, segments_of
+from gateway.audit.space import AHEAD
 from gateway.audit.tail import Follower
 from gateway.audit.verify import verify_file
 from tests.ports.test_audit import decision, opened, outcome, records_of, settled, whole
@@ -330,3 +331,37 @@ async def test_what_a_dead_writer_left_open_before_its_rotation_is_closed(file: 
     assert await close_orphans(file) == [1]
     assert [r["decision_id"] for r in all_records(slot) if r["outcome"] == "unknown"] == [f"{5:032x}"]
     await alive.close()
+
+
+async def test_room_taken_ahead_is_seen_by_nobody_and_given_back(file: Path) -> None:
+    """Space is taken for records to come without lengthening the file; a file that was left keeps none of it."""
+    sink = await opened(file, rotate_bytes=8000)
+    await call(sink, 1)
+    length, taken = file.stat().st_size, file.stat().st_blocks * 512
+    assert length == sum(len(line) for line in file.read_bytes().splitlines(keepends=True)) < 8000
+    if taken < AHEAD:
+        await sink.close()
+        pytest.skip("this file system takes no room ahead")
+    await call(sink, *range(2, 30))
+    assert len(segments_of(file)) > 1
+    await sink.close()
+    for path in (file, *(path for _, path in segments_of(file))):
+        assert path.stat().st_blocks * 512 < path.stat().st_size + 65_536
+
+
+async def test_a_disk_without_room_to_take_ahead_takes_records_all_the_same(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking room is tried, and what comes of it decides nothing."""
+    asked: list[int] = []
+
+    def full(_fd: int, _mode: int, offset: int, _length: int) -> int:
+        asked.append(offset)
+        return -1
+
+    monkeypatch.setattr("gateway.audit.space._take", full)
+    sink = await opened(file)
+    await call(sink, *range(5))
+    await sink.close()
+    assert len(asked) == 1, "it is not asked for again before so many bytes were written"
+    assert verify_file(file, 0).finding is None
