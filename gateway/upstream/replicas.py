@@ -89,7 +89,7 @@ class Replica:
         self._limits = limits
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
-        self._room = memoryview(bytearray(limits.buffer_bytes))
+        self._room = memoryview(bytearray(limits.read_bytes))
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self) -> Connection | None:

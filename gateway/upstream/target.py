@@ -231,3 +231,4 @@ class UpstreamLimits:
     interim_answers: int = 8
     result_bytes: int = 16_777_216
     buffer_bytes: int = 65_536
+    read_bytes: int = 262_144

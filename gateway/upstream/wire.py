@@ -31,7 +31,7 @@ class GivenUp(UpstreamUnreachable):
 class Exchange:
     """One request's answer. Fed by its connection, read by whoever asked; it lets the connection go once it ended.
 
-    At most `buffer_bytes` and one read of the socket wait for a reader; then the replica is made to wait.
+    At most `buffer_bytes` and two reads of the socket wait for a reader; then the replica is made to wait.
     """
 
     __slots__ = (
@@ -158,7 +158,7 @@ class Exchange:
         else:
             self._move_deadline()
             full = self._buffered > self._limits.buffer_bytes and self.kind is Kind.STREAM
-            if full and not self._paused and not self._released:
+            if full and not self._paused and not self._released and not self._is_awaited():
                 self._paused = True
                 if self._connection is not None:
                     self._connection.transport.pause_reading()
@@ -216,6 +216,10 @@ class Exchange:
                 connection.over(self)
             finally:  # whatever is made of it: whoever reads this exchange learns that it ended
                 self._wake()
+
+    def _is_awaited(self) -> bool:
+        """Whether a reader waits for what just came: it takes all of it in the loop's next turn."""
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         waiter = self._waiter
