@@ -18,6 +18,9 @@ from typing import cast
 from gateway.upstream.target import UpstreamLimits
 from gateway.upstream.wire import Exchange
 
+_JOINED = 65_536
+"""Up to this size a body is copied behind its head; a larger one is handed over as it is."""
+
 
 def notice_the_dead(sock: socket.socket) -> None:
     """Have the kernel ask a silent replica whether it is there: one that is gone is known within 75 s.
@@ -135,12 +138,16 @@ class Connection(asyncio.BufferedProtocol):
         replica: str,
         limits: UpstreamLimits,
         *,
+        body: bytes = b"",
         notification: bool = False,
         quiet_s: float = 0.0,
         until: float = 0.0,
         seat: int = 0,
     ) -> Exchange:
-        """Send one whole request. From here on, its bytes may have left. `until`: by when it is answered."""
+        """Send one whole request, `body` behind its head. From here on, its bytes may have left.
+
+        `until`: by when it is answered.
+        """
         self._exchange = exchange = Exchange(
             self,
             replica,
@@ -150,7 +157,10 @@ class Connection(asyncio.BufferedProtocol):
             until=until,
             seat=seat,
         )
-        self.transport.write(request)
+        if len(body) > _JOINED:
+            self.transport.writelines((request, body))
+        else:
+            self.transport.write(request + body)
         return exchange
 
     def ended(self, *, clean: bool) -> None:

@@ -32,7 +32,7 @@ from gateway.upstream.port import (
     UpstreamUnreachable,
 )
 from gateway.upstream.replicas import FREE, PROBE, SEATED, TRIAL, Replica
-from gateway.upstream.request import CLIENT_INFO, headers_of, request_prefix, request_tail
+from gateway.upstream.request import CLIENT_INFO, Tail, headers_of, request_prefix, request_tail
 from gateway.upstream.retries import attempt_twice
 from gateway.upstream.ring import Ring, ServerRules
 from gateway.upstream.target import Fixed, UpstreamLimits, UpstreamTarget
@@ -102,7 +102,7 @@ class HttpUpstream:
             return exchange
         return await read_error(exchange, call)
 
-    def _tail(self, admitted: Admitted) -> bytes:
+    def _tail(self, admitted: Admitted) -> Tail:
         """What is sent of an admitted call behind the prefix of its replica."""
         stating = self._stating.get(admitted.server.name)
         own = b"" if stating is None else stating.of_call(admitted, admitted.body)
@@ -219,7 +219,7 @@ class HttpUpstream:
     async def send(
         self,
         replica: Replica,
-        tail: bytes,
+        tail: Tail,
         *,
         verb: bytes = b"POST",
         notification: bool = False,
@@ -242,9 +242,10 @@ class HttpUpstream:
                     replica.leave()
         head = replica.prefix if verb == b"POST" else verb + replica.prefix[len(b"POST") :]
         exchange = connection.ask(
-            head + tail,
+            head + tail[0],
             replica.address.url,
             self._limits,
+            body=tail[1],
             notification=notification,
             quiet_s=quiet_s,
             until=until,
@@ -254,7 +255,7 @@ class HttpUpstream:
         return exchange
 
     async def send_seated(
-        self, replica: Replica, tail: bytes, method: str, *, notification: bool, quiet_s: float
+        self, replica: Replica, tail: Tail, method: str, *, notification: bool, quiet_s: float
     ) -> Exchange:
         """The same for a caller's request to a replica that was chosen before, with a place and the method's time."""
         within_s = replica.ring.rules.deadlines.get(method, self._limits.answer_s)
@@ -266,7 +267,7 @@ class HttpUpstream:
     async def _exchange(
         self,
         ring: Ring,
-        tail: bytes,
+        tail: Tail,
         *,
         seat: int = SEATED,
         notification: bool = False,
@@ -300,9 +301,10 @@ class HttpUpstream:
                         replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken
                     )
                 exchange = connection.ask(
-                    replica.prefix + tail,
+                    replica.prefix + tail[0],
                     replica.address.url,
                     self._limits,
+                    body=tail[1],
                     notification=notification,
                     quiet_s=quiet_s,
                     until=until,
@@ -333,7 +335,7 @@ class HttpUpstream:
             raise UpstreamInvalid(stream.fault, sent=True, replica=exchange.replica)
         return stream.final
 
-    def _own_tail(self, server: str, call: Call, body: bytes) -> bytes:
+    def _own_tail(self, server: str, call: Call, body: bytes) -> Tail:
         """The same of a question of the house, in which it speaks for itself."""
         stating = self._stating.get(server)
         own = b"" if stating is None else stating.of_question(body, str(call.envelope.id), call.method, call.name)

@@ -16,6 +16,8 @@ from gateway.upstream.port import UpstreamInvalid
 from gateway.upstream.target import NEVER_FORWARDED, ReplicaAddress, UpstreamTarget
 
 Fields = tuple[tuple[bytes, bytes], ...]
+Tail = tuple[bytes, bytes]
+"""The end of a head, and a body, which is copied behind it only where it is small."""
 
 _FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e]*\r\n")
 CLIENT_INFO = {"name": "ostiary", "version": version("ostiary")}
@@ -42,11 +44,11 @@ def request_prefix(address: ReplicaAddress, target: UpstreamTarget) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
 
-def request_tail(headers: Fields, body: bytes, own: bytes = b"") -> bytes:
+def request_tail(headers: Fields, body: bytes, own: bytes = b"") -> Tail:
     """The rest of a request: the admitted fields, the house's `own` lines (checked, each with its end), the body."""
     small = sum([len(value) for _, value in headers]) <= _SMALL
     fields = _few_fields(headers) if small else _write_fields(headers)
-    return b"%b%bcontent-length: %d\r\n\r\n%b" % (fields, own, len(body), body)
+    return b"%b%bcontent-length: %d\r\n\r\n" % (fields, own, len(body)), body
 
 
 def _write_fields(headers: Fields) -> bytes:

@@ -327,6 +327,18 @@ async def test_a_released_stream_leaves_its_connection_to_others(scripted: Scrip
     await upstream.close()
 
 
+@pytest.mark.parametrize("size", [0, 100, 65_536, 65_537, 3_000_000])
+async def test_a_body_arrives_as_it_was_admitted_whatever_its_size(scripted: ScriptedUpstream, size: int) -> None:
+    """What is copied behind its head and what is handed over as it is: the server reads the same bytes (G3)."""
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    upstream = _upstream(scripted.url)
+    for _ in range(2):  # on a connection that is made, and on one that is used again
+        await _body(await upstream.forward(an_admitted(body=body)))
+    assert [seen.body == body for seen in scripted.seen] == [True, True]
+    assert [seen.values("content-length") for seen in scripted.seen] == [[str(size)]] * 2
+    await upstream.close()
+
+
 async def test_a_slow_reader_makes_the_server_wait(scripted: ScriptedUpstream) -> None:
     """Who does not read lets no more than a bounded part of the answer into memory (OPS-03); the rest comes later."""
     size = 40_000_000
