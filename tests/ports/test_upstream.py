@@ -327,10 +327,10 @@ async def test_a_released_stream_leaves_its_connection_to_others(scripted: Scrip
     await upstream.close()
 
 
-@pytest.mark.parametrize("size", [0, 100, 65_536, 65_537, 3_000_000])
+@pytest.mark.parametrize("size", [100, 65_536, 65_537, 3_000_000])
 async def test_a_body_arrives_as_it_was_admitted_whatever_its_size(scripted: ScriptedUpstream, size: int) -> None:
     """What is copied behind its head and what is handed over as it is: the server reads the same bytes (G3)."""
-    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    body = b'{"id":1,"text":"%b"}' % (b"x" * (size - len(b'{"id":1,"text":""}')))
     upstream = _upstream(scripted.url)
     for _ in range(2):  # on a connection that is made, and on one that is used again
         await _body(await upstream.forward(an_admitted(body=body)))
