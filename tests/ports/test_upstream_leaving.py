@@ -125,10 +125,12 @@ async def test_connections_that_began_together_do_not_end_together() -> None:
     listener, url = listening()
     upstream = upstream_of(url, connection_s=100.0)
     with listener:
-        now = asyncio.get_running_loop().time()
-        ends = [(await first_of(upstream).connect()).ends_at - now for _ in range(30)]
-    assert len(set(ends)) == 30
-    assert 100.0 * (1 - SHORTER) <= min(ends) < 95.0 < max(ends) <= 101.0
+        clock = asyncio.get_running_loop().time
+        left = [(await first_of(upstream).connect()).ends_at - clock() for _ in range(30)]
+    assert len(set(left)) == 30
+    late = 10.0  # of a machine that is busy with other things
+    assert 100.0 * (1 - SHORTER) - late <= min(left) < 95.0 < max(left) + late
+    assert max(left) <= 100.0
     await upstream.close()
 
 

@@ -1,9 +1,9 @@
 """An MCP server that writes every call down before it answers, and that can be restarted while it is called.
 
-`python -m tests.support.ledger PORT FILE`: each `tools/call` appends its `n` to FILE, which several may share. On
-SIGTERM it ends decently, as a good server does: each answer says that it is its connection's last, subscriptions get
-their result, newcomers are refused only once nobody is left half-way in, and no kept connection is closed that a
-client may still use.
+`python -m tests.support.ledger PORT FILE DRAIN_S`: each `tools/call` appends its `n` to FILE, which several share. On
+SIGTERM it ends decently, as a good server does: each answer says that it is its connection's last, subscriptions
+get their result, newcomers are refused after DRAIN_S and only once nobody is left half-way in, and no kept connection
+is closed that a client may still use. A line on stdout says that it listens, another one that it no longer does.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from gateway.upstream.target import UpstreamLimits
 from tests.support.streaming import SUBSCRIPTION_ID, acknowledgement, event
 from tests.support.upstream import SSE_HEAD, chunk, result_of
 
-DRAIN_S = 1.5
-LINGER_S = UpstreamLimits().idle_s + 1
-"""After so long without a request the gateway uses a connection no more. One that idles since before SIGTERM is
-closed no sooner: a request might be on its way in it."""
+LINGER_S = UpstreamLimits().idle_s * 3
+"""The gateway closes what has idled for a third of this. One that idles since before SIGTERM is closed no sooner than
+a client that gets little processor has had time for it: a request might be on its way in it."""
 TOOLS = [{"name": "read", "inputSchema": {"type": "object"}}]
 open_: set[Ledger] = set()
 alone = asyncio.Event()
@@ -97,7 +96,7 @@ class Ledger(asyncio.Protocol):
         self.transport.close()
 
 
-async def main(port: int, book: str) -> None:
+async def main(port: int, book: str, drain_s: float) -> None:
     """Serve until SIGTERM, and a little longer."""
     Ledger.book = os.open(book, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     loop, door = asyncio.get_running_loop(), bind("127.0.0.1", port, "port")
@@ -109,10 +108,12 @@ async def main(port: int, book: str) -> None:
     until = loop.time() + LINGER_S
     for one in list(subscribed):
         one.end()
-    await asyncio.sleep(DRAIN_S)
+    await asyncio.sleep(drain_s)
     keep_out(door)
     await asyncio.sleep(SETTLE_S)
     server.close()
+    sys.stdout.write("closed\n")
+    sys.stdout.flush()
     await asyncio.sleep(0.1)  # whoever was accepted at the last moment is among `open_` by then
     alone.clear()
     with contextlib.suppress(TimeoutError):
@@ -122,4 +123,4 @@ async def main(port: int, book: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3])))

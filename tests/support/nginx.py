@@ -24,8 +24,9 @@ http {{
 """
 
 
-def example(port: int, gateways: Sequence[int], idle: str) -> str:
-    """The example with other ports, and another time after which idle connections are let go."""
+def example(port: int, gateways: Sequence[int], idle: str, forgiven_s: int = 2) -> str:
+    """The example with other ports, and other times after which idle connections are let go, and a gateway that
+    refused a connection is asked again."""
     text = EXAMPLE.read_text()
     changes = {
         "listen 8080;": f"listen 127.0.0.1:{port};",
@@ -36,15 +37,18 @@ def example(port: int, gateways: Sequence[int], idle: str) -> str:
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return text
+    assert text.count("fail_timeout=2s;") == len(gateways)
+    return text.replace("fail_timeout=2s;", f"fail_timeout={forgiven_s}s;")
 
 
 @contextlib.asynccontextmanager
-async def balanced(folder: Path, port: int, gateways: Sequence[int], idle: str) -> AsyncIterator[Path]:
+async def balanced(
+    folder: Path, port: int, gateways: Sequence[int], idle: str, forgiven_s: int = 2
+) -> AsyncIterator[Path]:
     """nginx in front of two gateways -> its error log."""
     assert PROGRAM is not None, "nginx is one of the programs that the tests need (.ci/run)"
     folder.mkdir()
-    (folder / "ostiary.conf").write_text(example(port, gateways, idle))
+    (folder / "ostiary.conf").write_text(example(port, gateways, idle, forgiven_s))
     (folder / "nginx.conf").write_text(AROUND.format(folder=folder))
     process = await asyncio.create_subprocess_exec(PROGRAM, "-p", str(folder), "-c", str(folder / "nginx.conf"))
     try:

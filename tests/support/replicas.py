@@ -33,6 +33,10 @@ class RoundRobin:
         """Listen on loopback."""
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", port)
 
+    def forget(self, backend: int) -> None:
+        """Send no further connection there; those that are open stay, as behind a Service of Kubernetes."""
+        self._backends.remove(backend)
+
     async def close(self) -> None:
         """Stop, and drop what is open."""
         if self._server is not None:
