@@ -34,6 +34,13 @@ _STEERING = {
     fold(name): name
     for name in ("resultType", "requestState", "inputRequests", "isError", "taskId", "cacheScope", "_meta")
 }
+_KNOWN = frozenset(_STEERING.values()) | {
+    name
+    for name in ("content", "structuredContent", "contents", "messages", "tools", "nextCursor", "ttlMs")
+    if fold(name) not in _STEERING
+}
+"""Names that are variants of none: what nearly every result has, and is not folded for."""
+
 _CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
 _LARGEST = 2**53 - 1
@@ -112,9 +119,10 @@ def guard_message(call: Call, message: Any, raw: bytes) -> Guarded:
 def _classify(call: Call, result: Any) -> str:
     if type(result) is not dict:
         raise _invalid("the result is not an object")
-    for name in result:
-        if _STEERING.get(fold(name), name) != name:
-            raise _invalid(f"a variant of the reserved name {_STEERING[fold(name)]} in the result")
+    if not result.keys() <= _KNOWN:
+        for name in result:
+            if _STEERING.get(fold(name), name) != name:
+                raise _invalid(f"a variant of the reserved name {_STEERING[fold(name)]} in the result")
     # A server of an earlier version gives no resultType; clients must take that for "complete".
     kind = result.get("resultType", "complete")
     if kind == "complete":
