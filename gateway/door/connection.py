@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.reply import refusal_reply
 from gateway.door.cycle import STATUS_LINES, Cycle
+from gateway.door.familiar import MOST_CONNECTIONS, Familiar
 from gateway.door.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
 from gateway.door.watch import Watch
 
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._left_unread = 0  # when the client's time to read was last set
         self._head: Head | None = None
+        self._familiar = Familiar()
         self._pending = bytearray()  # an unfinished head
         self._body_left = 0  # of Content-Length; negative while the body is chunked
         self._body_bytes = 0  # as they came, chunks' framing included
@@ -201,6 +203,9 @@ class Connection(asyncio.Protocol):
         else:
             if data.startswith(b"\r\n"):
                 data = data[2:]  # one empty line before a request is nothing (RFC 9112 section 2.2)
+            if (known := self._familiar.recall(data)) is not None:
+                self._begin_body(data, *known)
+                return
             end = find_end(data)
             if end < 0:
                 if data:
@@ -209,10 +214,17 @@ class Connection(asyncio.Protocol):
                     self._await_rest(0)
                 return
         try:
-            head = self._head = read_head(data, end, self.limits)
+            head = read_head(data, end, self.limits)
         except Refused as refused:
             self._refuse(refused)
             return
+        if len(self.watch.connections) <= MOST_CONNECTIONS:
+            self._familiar.keep(data[:end], head, self.limits)
+        self._begin_body(data, head, end)
+
+    def _begin_body(self, data: bytes, head: Head, end: int) -> None:
+        """`data` begins with this head, which ends there: the parser gets both that and what of its body is here."""
+        self._head = head
         self.phase = AWAITING_BODY
         self.deadline = self.loop.time() + self.limits.body_s
         self._body_bytes = 0
