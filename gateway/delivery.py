@@ -263,7 +263,8 @@ class Delivery:
         record = outcome_record(passage, self.redactor)
         self.sink.note(record)
         self.observer.concluded(passage, record)
-        await self._end(passage, text)
+        if passage.settled is not None or passage.keyed is not None:
+            await self._end(passage, text)
 
     async def give_back(self, passage: Passage) -> None:
         """What a call consumed that was not even decided: its use, and its key."""

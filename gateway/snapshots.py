@@ -105,7 +105,7 @@ class Snapshots(Generic[Item]):
 
         Raises `UpstreamFault` subclasses (`sent` is false) while there is no such snapshot.
         """
-        return (await self._current(server)).items.get(name)
+        return (self._fresh(server) or await self._current(server)).items.get(name)
 
     async def confirm(self, server: Server, name: str, within_s: float) -> Item | None:
         """What was offered under `name` at most `within_s` before now. Raises like `find`."""
@@ -118,6 +118,14 @@ class Snapshots(Generic[Item]):
         """
         found = (await self._current(server)).left_out.intersection(names)
         return (await self._young(server, within_s)).left_out.intersection(found) if found else found
+
+    def _fresh(self, server: Server) -> Snapshot[Item] | None:
+        """The snapshot, where nobody has to wait for another."""
+        shelf = self._shelves.get(server.name)
+        snapshot = None if shelf is None else shelf.snapshot
+        if shelf is None or snapshot is None or self._fresh_until(shelf, snapshot) <= self._clock():
+            return None
+        return snapshot
 
     async def _current(self, server: Server) -> Snapshot[Item]:
         shelf = self._shelf(server)

@@ -55,11 +55,12 @@ class Turnstile:
     def enter(self, identity: Identity) -> Callable[[], None]:
         """Let a request in -> what gives its place back, to be called once. Raises `Refused`."""
         subject = (identity.issuer, identity.subject)
-        if self._inside[subject] >= self._concurrent:
+        inside = self._inside.get(subject, 0)
+        if inside >= self._concurrent:
             raise Refused(Refusal.CALLER_BUSY)
         if self._per_s:
             self._spend(subject)
-        self._inside[subject] += 1
+        self._inside[subject] = inside + 1
         return partial(self._leave, subject)
 
     def _spend(self, subject: Subject) -> None:

@@ -94,9 +94,9 @@ def parse_envelope(body: bytes) -> Envelope:
     if not isinstance(params, dict):
         raise Refused(Refusal.PARAMS_INVALID, "params is not an object", request_id=request_id)
     _check_names("params", params, request_id)
-    for place in _NESTED & params.keys():
-        if isinstance(params[place], dict):
-            _check_names(place, params[place], request_id)
+    for place, members in params.items():
+        if place in _NESTED and isinstance(members, dict):
+            _check_names(place, members, request_id)
     meta = params.get("_meta")
     return Envelope(body, request_id, method, params, meta if isinstance(meta, dict) else {})
 

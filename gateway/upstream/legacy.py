@@ -8,7 +8,7 @@ A call is sent once. Where losing the session could make it necessary to send it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from gateway.contract.guard import RPC_ERROR, Guarded, guard_answer
@@ -131,11 +131,13 @@ class LegacyUpstream:
         self._stream_limits = StreamLimits(event_bytes=self._limits.result_bytes)
         self.sessions = Sessions(http, versions, session_limits)
 
-    async def forward(self, admitted: Admitted) -> Answer:
-        """See the port. What no earlier revision knows is answered here."""
+    def forward(self, admitted: Admitted) -> Coroutine[Any, Any, Answer]:
+        """See the port."""
+        return (self._forward if admitted.server.name in self._versions else self._http.forward)(admitted)
+
+    async def _forward(self, admitted: Admitted) -> Answer:
+        """What no earlier revision knows is answered here."""
         call, server = admitted.call, admitted.server.name
-        if server not in self._versions:
-            return await self._http.forward(admitted)
         if call.method == "server/discover":
             session = await self._enter(server, HOUSE)
             self.sessions.leave(session)
