@@ -79,4 +79,4 @@ def is_json_in_utf8(content_type: bytes) -> bool:
 
 def is_identity(content_encoding: list[bytes]) -> bool:
     """Whether no content coding was applied."""
-    return all(coding.lower() == b"identity" for coding in content_encoding)
+    return not content_encoding or all(coding.lower() == b"identity" for coding in content_encoding)

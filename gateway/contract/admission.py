@@ -128,7 +128,8 @@ def admit(passage: Passage, *, volatile_meta: frozenset[str] = frozenset()) -> A
     """
     received, identity, call, use = _passed(passage)
     params = call.param_headers
-    tasks = tuple(task for task in passage.tasks.found if task is not None)
+    found = passage.tasks.found
+    tasks = tuple(task for task in found if task is not None) if found else ()
     surplus = REMOVED.get(call.method) in call.envelope.params
     span, trace, meta = passage.span, passage.trace, call.envelope.meta
     if span is not None:
@@ -171,7 +172,8 @@ def _passed(passage: Passage) -> tuple[Received, Identity, Call, Claimed | None]
         opened is None and call.goes_on and settled is not None
     ):
         raise RoomSkipped("open_state")
-    if tuple(task and task.handle for task in passage.tasks.found) != call.task_ids:
+    found = passage.tasks.found
+    if (found or call.task_ids) and tuple(task and task.handle for task in found) != call.task_ids:
         raise RoomSkipped("open_tasks")
     if verdict is None or not _is_settled(settled, verdict.effect, None if opened is None else opened.use):
         raise RoomSkipped("judge and settle")

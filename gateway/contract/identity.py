@@ -102,6 +102,8 @@ def close_implications(scope_implies: Mapping[str, Iterable[str]]) -> Implicatio
 
 def covers(held: frozenset[str], required: Sequence[str], implies: Implications) -> tuple[str, ...]:
     """The scopes of `required` that `held` neither contains nor implies, in order; empty when all are covered."""
+    if held.issuperset(required):
+        return ()
     return tuple(
         scope for scope in required if scope not in held and held.isdisjoint(implies.get(scope, frozenset()))
     )
