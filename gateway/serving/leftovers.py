@@ -1,8 +1,8 @@
 """What a start leaves behind: the tables by which the system's loader put shared libraries together.
 
-Symbols and relocations stand at a library's beginning, apart from its code. They are read while it is loaded, by the
-megabyte, and count as memory of this process from then on. The pages are the files' own: whoever should want one of
-them after all has it from there again.
+Symbols, relocations and what unwinding takes stand in a library's read-only parts, apart from its code. They are read
+by the megabyte while it is loaded, and count as memory of this process from then on. The pages are the files' own:
+whoever wants one of them after all, as code does its constants, has it from there again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Final
 
 _SMAPS: Final = Path("/proc/self/smaps")
 _TABLES: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) r--p 0+ [0-9a-f:]+ [0-9]+ +/\S+\.so\S*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$", re.M
+    rb"^([0-9a-f]+)-([0-9a-f]+) r--p [0-9a-f]+ [0-9a-f:]+ [0-9]+ +/\S+\.so\S*\n(?:[A-Z]\w+:.*\n)*?Anonymous: +0 kB$",
+    re.M,
 )
-"""A library's first part, where that can't be written and (`Anonymous`) is the file's own throughout: what the loader
-has written into one, as it does where code has no part of its own, would be lost."""
+"""A library's part that is only read, and (`Anonymous`) the file's own throughout: what the loader has written into
+one, as it does into those with addresses before it makes them read-only, would be lost."""
 
 
 def tables_in(smaps: bytes) -> list[tuple[int, int]]:
