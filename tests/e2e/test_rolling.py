@@ -266,7 +266,9 @@ async def one_after_the_other(
             await begin()
             if left:
                 # Ready is not yet asked again: with the other one gone before that, nginx would know nobody to ask.
-                await asyncio.sleep(max(size.pause_s, size.forgiven_s + 0.5))
+                # It counts whole seconds, and one that it tries is well for it only once that request is over:
+                # while the other one leaves, that may be a subscription.
+                await asyncio.sleep(max(size.pause_s, size.forgiven_s + 1.5))
 
     async def all_replicas() -> None:
         for replica in replicas:
