@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,7 @@ class Pins:
         self._log = structlog.get_logger("pins")
         self._digests: Digests = {}
         self._text = ""
+        self._digest = ""
         self._offered: dict[str, Mapping[str, str]] = {}
         self._told: dict[str, OrderedDict[tuple[str, str, str], None]] = {}
         self._mark: files.Mark | None = None
@@ -101,8 +103,8 @@ class Pins:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file's text that is in force; `""` where there is none, or no server is held to pins."""
-        return self._text
+        """SHA-256 over which definitions are accepted, not by whom or when; `""` where there is no file in force."""
+        return self._digest
 
     def enforced(self, server: str) -> bool:
         """Whether a server's tools have to be accepted."""
@@ -225,6 +227,7 @@ class Pins:
         if text_digest == self._text:
             return
         before, self._digests, self._text = self._digests, digests, text_digest
+        self._digest = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
         moved = [
             [
                 server,

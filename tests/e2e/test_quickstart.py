@@ -77,6 +77,15 @@ async def running(app: Starlette, port: int) -> AsyncIterator[None]:
         await serving
 
 
+def installed_in_s() -> int:
+    """How long step 1 took in this clone, as `make` noted it (Makefile), with pip's cache as it was then.
+
+    0 where it was made by hand, or before that was noted.
+    """
+    notes = [ROOT / ".venv" / name for name in (".python", ".runtime")]
+    return sum(int(note.read_text().strip() or 0) for note in notes if note.exists())
+
+
 def story(change: dict[str, str]) -> tuple[dict[str, str], str]:
     """(the page's files, its commands as one script); what is marked `once` was done by whoever runs the tests."""
 
@@ -95,7 +104,10 @@ def story(change: dict[str, str]) -> tuple[dict[str, str], str]:
 
 
 async def test_a_stranger_has_it_in_front_of_a_server_in_ten_minutes(tmp_path: Path) -> None:
-    """Every command of the page works as it stands: reads run, changes wait, the approved one runs, all is told."""
+    """Every command of the page works as it stands: reads run, changes wait, the approved one runs, all is told.
+
+    The ten minutes are over all of it: the installation, done once for all tests, and the rest, done here.
+    """
     idp, upstream, public, admin = (free_port() for _ in range(4))
     issuer = Issuer(f"http://127.0.0.1:{idp}")
     files, script = story(
@@ -126,7 +138,8 @@ async def test_a_stranger_has_it_in_front_of_a_server_in_ten_minutes(tmp_path: P
             os.killpg(shell.pid, signal.SIGKILL)
     told = (tmp_path / "told").read_text()
     assert code == 0, told
-    assert time.monotonic() - began < TEN_MINUTES_S
+    took_s = installed_in_s() + time.monotonic() - began
+    assert took_s < TEN_MINUTES_S, f"{installed_in_s()} s of them for the installation"
     steps = re.split(r"^== \d+\n", told, flags=re.MULTILINE)
     assert "are open: read_note" in told
     assert "wait for user:bob: write_note" in told

@@ -103,6 +103,22 @@ async def test_what_each_mode_makes_of_a_definition(tmp_path: Path) -> None:
         assert [pins.enforced(one) for one in ("strict", "soft", "open")] == [True, False, False]
 
 
+async def test_acceptances_are_alike_whoever_wrote_them_down(tmp_path: Path) -> None:
+    """Two gateways are told apart by what is accepted, not by whom, when, or how the file is laid out."""
+    file = tmp_path / "pins.json"
+    async with kept(file) as (pins, told):
+        assert pins.digest == "", "there is no file"
+        put(file, text := pins_of(tool()))
+        await until(lambda: bool(told.of("pins_loaded")))
+        first = pins.digest
+        put(file, text.replace(b"local:", b"local:7") + b"\n")
+        await until(lambda: len(told.of("pins_loaded")) == 2)
+        assert pins.digest == first
+        put(file, pins_of(tool(description="x")))
+        await until(lambda: len(told.of("pins_loaded")) == 3)
+        assert pins.digest not in {"", first}
+
+
 async def test_a_judgement_follows_the_file(tmp_path: Path) -> None:
     """Accepted in the file: served within seconds; taken out again: quarantined. No restart, and each is recorded."""
     file = tmp_path / "pins.json"

@@ -78,6 +78,8 @@ class Server:
     tools: list[dict[str, Any]]
     ttl_ms: int = 60_000
     script: Script | None = None
+    name: str = "rows"
+    """As it calls itself."""
     wire: ScriptedUpstream = field(init=False)
     forwarded: list[Seen] = field(default_factory=list)
     """The requests that came for a caller: all but the gateway's own listings."""
@@ -119,7 +121,7 @@ class Server:
             case "resources/list":
                 return result_of(request_id, resources=[{"uri": "demo://open", "name": "open"}], **cached)
             case "server/discover":
-                info = {"io.modelcontextprotocol/serverInfo": {"name": "rows", "version": "7"}}
+                info = {"io.modelcontextprotocol/serverInfo": {"name": self.name, "version": "7"}}
                 offers = {"tools": {"listChanged": True}, "logging": {}, "extensions": {}}
                 versions = ["2026-07-28"]
                 return result_of(

@@ -44,13 +44,24 @@ def dashboard() -> dict[str, Any]:
     return found
 
 
-def queries() -> Iterator[tuple[str, str]]:
-    """(panel's title, query as Grafana would send it) of the whole dashboard."""
+def variables() -> dict[str, tuple[str, str]]:
+    """What each of the dashboard's variables offers: name -> (metric, label whose values they are)."""
+    found = {}
+    for one in dashboard()["templating"]["list"]:
+        if one["type"] == "query":
+            match = re.fullmatch(r"label_values\((\w+), (\w+)\)", one["query"]["query"])
+            assert match is not None, one
+            found[one["name"]] = (match[1], match[2])
+    return found
+
+
+def queries(**chosen: str) -> Iterator[tuple[str, str]]:
+    """(panel's title, query as Grafana would send it) of the whole dashboard; of what is not chosen, all."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
             expr = target["expr"]
             for name, value in _VARIABLES.items():
-                expr = expr.replace(name, value)
+                expr = expr.replace(name, chosen.get(name[1:], value))
             yield panel["title"], expr
 
 
@@ -69,3 +80,23 @@ def quick_rules(folder: Path) -> Path:
     copy = folder / "alerts.yaml"
     copy.write_text(quick(re.sub(r"for: \w+", "for: 500ms", RULES.read_text())))
     return copy
+
+
+SHORTER = 60
+"""By which every time of the rules is divided for gateways that are broken while one waits."""
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def shortened() -> str:
+    """The shipped rules with every time in them `SHORTER` times shorter: how long they hold, windows, offsets.
+
+    Also the ages that follow a setting's cadence; no other figure.
+    """
+
+    def shorter(found: re.Match[str]) -> str:
+        return f"{round(int(found[2]) * _UNITS[found[3]] * 1000 / SHORTER)}ms"
+
+    text = re.sub(r"((?<=for: )|(?<=\[)|(?<=offset ))(\d+)([smh])\b", shorter, RULES.read_text())
+    ages = r"((?:audit_checkpoint|registry)_age_seconds\)? > )(\d+)"
+    return re.sub(ages, lambda found: found[1] + str(int(found[2]) // SHORTER), text)

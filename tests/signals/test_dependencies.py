@@ -8,7 +8,7 @@ import re
 from functools import partial
 
 from tests.rows.asking import tool
-from tests.signals.files import alerts, metrics_of, queries
+from tests.signals.files import alerts, metrics_of, queries, variables
 from tests.signals.watching import SOAKED, TABLE, Lock, Watched, restarted, serves, until
 from tests.support.disk import fill
 from tests.support.upstream import http
@@ -89,7 +89,10 @@ FIRST_WHEN_IT_HAPPENS = {"ostiary_defects_total", "ostiary_replica_ejections_tot
 
 
 def look_at_the_dashboard(watched: Watched) -> None:
-    """Each query parses, and has numbers of gateways at work; what rules and panels name is in /metrics."""
+    """Each query parses, and has numbers of gateways at work; what rules and panels name is in /metrics.
+
+    Its variables offer what there is, and one gateway's panels are about that one alone.
+    """
     for house in watched.houses.values():
         until("it is up", lambda house=house: serves(house) or serves(house, "keys"))  # type: ignore[misc]
         house.held("plain", tool("write", number=2))
@@ -109,3 +112,12 @@ def look_at_the_dashboard(watched: Watched) -> None:
 
     for title, expr in queries():
         until(f"{title}: {expr}", partial(has_numbers, expr))
+    offered = {
+        name: {sample["metric"][label] for sample in watched.prometheus.ask(f"group by ({label}) ({metric})")}
+        for name, (metric, label) in variables().items()
+    }
+    assert offered == {"instance": set(watched.houses), "server": {"plain", "gone"}}
+    for name in watched.houses:
+        for title, expr in queries(instance=name, server="plain"):
+            found = watched.prometheus.instances(expr)
+            assert found <= {name, ""}, (title, expr, found)

@@ -17,7 +17,10 @@ READY_S = 60.0
 
 
 class Prometheus:
-    """One server on loopback. `targets`: an instance's name -> `host:port` of its admin listener."""
+    """One server on loopback. `targets`: an instance's name -> `host:port` of its admin listener.
+
+    A name with a slash, `SERVICE/INSTANCE`, is an instance of a deployment of its own.
+    """
 
     def __init__(self, program: Path, folder: Path, targets: Mapping[str, str], rules: Path) -> None:
         self._program = program
@@ -25,7 +28,7 @@ class Prometheus:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", trust_env=False, timeout=30)
-        scrapes = [{"targets": [address], "labels": {"instance": name}} for name, address in targets.items()]
+        scrapes = [{"targets": [address], "labels": _labels(name)} for name, address in targets.items()]
         every = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"}
         jobs = [{"job_name": "ostiary", "static_configs": scrapes}]
         config = {"global": every, "rule_files": [str(rules)], "scrape_configs": jobs}
@@ -79,3 +82,8 @@ class Prometheus:
             for one in alerts
             if one["state"] == "firing"
         }
+
+
+def _labels(name: str) -> dict[str, str]:
+    service, _, instance = name.rpartition("/")
+    return {"instance": instance, **({"service": service} if service else {})}
