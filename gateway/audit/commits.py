@@ -121,9 +121,9 @@ class GroupCommit:
         self._make_scribe: Final = make_scribe
         self._place: Final = place
         self.export: Callable[[Sequence[bytes]], None] | None = None
+        """Given the lines of every commit that succeeded. Must not wait."""
         self.introduction: Mapping[str, str] = {}
         """What the record of its start says besides."""
-        """Given the lines of every commit that succeeded. Must not wait."""
         self.told: Callable[[Mapping[str, Any]], None] = lambda _: None
         """Given each record of refusals that came beyond the rate. Must not wait."""
         self._scribe: Scribe
@@ -214,9 +214,7 @@ class GroupCommit:
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Joins the next commit. What has no room is counted, and reported by a record once there is some."""
-        # Strangers may fill half the room: what is known of calls that ran is worth more.
-        is_strangers = record.get("kind") == "refusal" and record.get("actor") is None
-        self._keep(record, share=0.5 if is_strangers else 1.0)
+        self._keep(record)
 
     def fold(self, kind: Kind, make: Callable[[], Mapping[str, Any]]) -> bool:
         """Whether a refusal is one too many in its second, and shares a record with others of its kind.
@@ -259,7 +257,9 @@ class GroupCommit:
         self._pending.append(waiting)
         return waiting
 
-    def _keep(self, record: Mapping[str, Any], share: float = 1.0) -> None:
+    def _keep(self, record: Mapping[str, Any]) -> None:
+        # Strangers may fill half the room: what is known of calls that ran is worth more.
+        share = 0.5 if record.get("kind") == "refusal" and record.get("actor") is None else 1.0
         weight = 1024 + 256 * len(record.get("arguments") or ())
         limits = self._bounds
         if (

@@ -133,6 +133,8 @@ def _shared(fold: _Fold) -> dict[str, Any]:
         record["method"] = None
     if not kind.name:
         record["name"] = None
+    if not kind.detail:
+        record["detail"] = None
     if not kind.reason:
         record |= {**dict.fromkeys(_MIXED), "reasons": list(fold.reasons)[:16]}
     if fold.actors is not None:

@@ -25,14 +25,18 @@ OF_THE_CONTRACT: Final = frozenset(
 )  # fmt: skip
 """Requests that are malformed whoever sends them: the only refusals of a known caller that may share a record."""
 
+_OF_ANY_SIZE: Final = frozenset({Refusal.HEAD_TOO_LARGE, Refusal.BODY_TOO_LARGE})
+"""Their details are numbers of the sender's choice, who could make a kind of each until no other found room."""
+
 _DETAIL: Final = 256
 
 
 class Kind(NamedTuple):
     """What refusals have in common that share a record. `actor` is `None` for a caller who is not known.
 
-    `method` and `name` are empty where they are the caller's own words: a stranger's text makes no kind. `rest` is
-    what else a record says of such a request: the older revision, the policy's verdict on a call with bad arguments.
+    `method` and `name` are empty where they are the caller's own words, `detail` where it is a size of the caller's
+    choice: a stranger's text makes no kind. `rest` is what else a record says of such a request: the older revision,
+    the policy's verdict on a call with bad arguments.
     """
 
     actor: Actor | None
@@ -50,7 +54,7 @@ def kind_of(passage: Passage) -> Kind | None:
     if refused is None:
         return None
     server = passage.server.name if passage.server is not None else ""
-    detail = refused.detail[:_DETAIL]
+    detail = refused.detail[:_DETAIL] if refused.refusal not in _OF_ANY_SIZE else ""
     if identity is None:
         return Kind(None, server, refused.refusal.reason, detail)
     if refused.refusal not in OF_THE_CONTRACT or _goes_further(passage):

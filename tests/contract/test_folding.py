@@ -115,3 +115,11 @@ def test_forged_and_expired_tokens_are_told_apart() -> None:
     """Both are `token_invalid`: a flood of the one does not hide the other."""
     kinds = {kind_of(turned_away(Refusal.TOKEN_INVALID, why)) for why in ("forged", "expired")}
     assert len(kinds) == 2
+
+
+@pytest.mark.parametrize("refusal", [Refusal.HEAD_TOO_LARGE, Refusal.BODY_TOO_LARGE])
+def test_a_size_that_the_sender_chose_makes_no_kind(refusal: Refusal) -> None:
+    """Else one stranger's heads of ever other lengths were all the kinds that strangers have."""
+    assert len({kind_of(turned_away(refusal, f"{size} bytes")) for size in range(70_000, 71_000)}) == 1
+    assert kind_of(turned_away(refusal)) != kind_of(turned_away(Refusal.TOKEN_MISSING))
+    assert len({kind_of(malformed(Refusal.BODY_TOO_LARGE, f"{size} bytes announced")) for size in (1, 2)}) == 1

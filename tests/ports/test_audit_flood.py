@@ -234,6 +234,33 @@ async def test_a_fold_that_finds_no_room_is_lost_with_all_that_it_counts(file: P
     assert sink.lost == 500
 
 
+async def test_what_strangers_share_fills_no_more_than_their_half_of_the_room(file: Path) -> None:
+    """While nothing can be written, kinds that strangers make up leave the other half to what became of calls."""
+    sink = await opened(file, folded_beyond=0, max_notes=40)
+    for nth in range(100):
+        note(sink, turned_away(detail=f"detail {nth % 50}"))
+    sink._unfold()
+    assert sink.lost == 60, "thirty of fifty kinds, each of two"
+    for nth in range(20):
+        sink.note(outcome(nth))
+    assert sink.lost == 60
+    await sink.close()
+    assert len(refusals_of(file)) == 20
+    whole(file)
+
+
+def test_lengths_of_a_strangers_choice_hide_no_other_stranger() -> None:
+    """A thousand heads that are too long are one kind, whose record claims none of their lengths."""
+    told = Told(beyond=0)
+    for nth in range(1000):
+        told.tell(turned_away(Refusal.HEAD_TOO_LARGE, f"{70_000 + nth} bytes"))
+    for _ in range(3):
+        told.tell(turned_away(Refusal.TOKEN_INVALID, "the token is expired"))
+    large, expired = told.flood.unfold()
+    assert (large["reasons"], large["count"], large["detail"]) == (["head_too_large"], 1000, None)
+    assert (expired["server"], expired["count"], expired["detail"]) == ("readonly", 3, "the token is expired")
+
+
 async def test_a_sink_that_does_not_run_folds_nothing(file: Path) -> None:
     """Before its start and after its end nobody would ever unfold it: it is counted as lost at once."""
     sink = await opened(file, folded_beyond=0)
