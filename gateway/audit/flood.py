@@ -28,7 +28,7 @@ MOST_ACTORS: Final = 4096
 """Callers whose refusals are counted apart in a second, and callers that the last record can tell apart."""
 
 _LAST: Final = Kind(None, "", "", "", rest=("of several callers",))
-_OWN_ONLY: Final = ("request_id", "trace_id", "arguments", "arguments_hmac", "latency_ms")
+_OWN_ONLY: Final = ("request_id", "trace_id", "arguments", "arguments_hmac", "latency_ms", "ticket")
 _MIXED: Final = (
     *(
         "server",

@@ -261,6 +261,19 @@ def test_lengths_of_a_strangers_choice_hide_no_other_stranger() -> None:
     assert (expired["server"], expired["count"], expired["detail"]) == ("readonly", 3, "the token is expired")
 
 
+def test_a_ticket_that_one_stranger_named_is_not_said_to_be_all_the_others() -> None:
+    """Without a token anybody may name any ticket at the approvals API: a shared record names none."""
+    told, passage = Told(beyond=0), turned_away()
+    assert (kind := kind_of(passage)) is not None
+    for ticket in ("ticket-1", "ticket-2"):
+        record = refusal_record(passage, REDACTOR) | {"ticket": ticket}
+        assert told.flood.takes(kind, lambda made=record: made, 100.0)  # type: ignore[misc]
+    (shared,) = told.flood.unfold()
+    assert (shared["count"], shared["ticket"]) == (2, None)
+    assert told.flood.takes(kind, lambda: record, 100.0)
+    assert told.flood.unfold() == [record], "what came once is told whole"
+
+
 async def test_a_sink_that_does_not_run_folds_nothing(file: Path) -> None:
     """Before its start and after its end nobody would ever unfold it: it is counted as lost at once."""
     sink = await opened(file, folded_beyond=0)
