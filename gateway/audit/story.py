@@ -111,10 +111,11 @@ def tell(records: Sequence[Record], decision: str, clean: Clean) -> Story:
     reason = reason_of(refused) if refused is not None else ""
     actor = first.get("actor")
     whom = actor if isinstance(actor, dict) else {}
+    caller = [(name, clean(str(whom[name]), 256)) for name in ("subject", "client", "issuer") if whom.get(name)]
     return Story(
         asked=" ".join(filter(None, (speaker.text(first, "method"), speaker.text(first, "name")))),
         server=speaker.text(first, "server"),
-        caller=[(name, clean(str(whom[name]), 256)) for name in ("subject", "client", "issuer") if whom.get(name)],
+        caller=caller or ([("one of", f"{speaker.number(first, 'actors')} callers")] if first.get("actors") else []),
         verdict=speaker.text(first, "verdict"),
         revision=speaker.text(first, "policy_revision"),
         trace=speaker.text(first, "trace_id"),
@@ -132,10 +133,15 @@ def reason_of(record: Record) -> str:
     return str(reasons[0]) if isinstance(reasons, list) and reasons else ""
 
 
+def _is_mixed(record: Record) -> bool:
+    """Whether it is of refusals for several reasons, in a flood that had too many kinds to tell apart."""
+    return bool(record.get("first")) and record.get("kind") == "refusal" and record.get("status") is None
+
+
 def policy_reasons(record: Record) -> list[str]:
     """Of a decision or a refusal, the policy's own: without the refusal's name, and why a call is held."""
     listed = record.get("reasons")
-    if not isinstance(listed, list) or record.get("kind") not in ("decision", "refusal"):
+    if not isinstance(listed, list) or record.get("kind") not in ("decision", "refusal") or _is_mixed(record):
         return []
     reasons = [str(one) for one in listed]
     if record.get("kind") == "refusal":
@@ -181,6 +187,10 @@ class _Speaker:
                 why = f" ({reason})" if reason else ""
                 how, status = self.text(record, "outcome"), self.number(record, "status")
                 return f"ended: {how}{why}{where}, status {status}{ticket}"
+            case "refusal" if _is_mixed(record):
+                reasons = record.get("reasons")
+                named = ", ".join(map(str, reasons)) if isinstance(reasons, list) else reason
+                return f"refused, each for one of these: {self.clean(named, 512)}{self.shared(record)}"
             case "refusal":
                 code = f", code {self.number(record, 'code')}" if record.get("code") is not None else ""
                 return f"refused: {reason}, status {self.number(record, 'status')}{code}{ticket}{self.shared(record)}"

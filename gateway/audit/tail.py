@@ -97,16 +97,18 @@ def show(line: bytes, *, as_json: bool) -> str:
     actor, reasons = record.get("actor"), record.get("reasons")
     # What the policy would have said of a refused call is not how it ended: `--json` has it.
     verdict = None if record.get("kind") == "refusal" else record.get("verdict")
+    actors, shared = record.get("actors"), record.get("first")
     words = (
         record.get("time"),
         record.get("kind"),
         record.get("outcome") or verdict or record.get("transition") or record.get("act"),
-        actor.get("subject") if isinstance(actor, dict) else None,
+        actor.get("subject") if isinstance(actor, dict) else f"{actors} callers" if actors else None,
         record.get("server"),
         record.get("method"),
         record.get("name"),
         record.get("status"),
         ",".join(map(str, reasons)) if isinstance(reasons, list) else None,
+        f"{record.get('count')} times" if shared else None,
         record.get("decision_id"),
     )
     return "  ".join(printable(str(word), 128) for word in words if word not in (None, ""))

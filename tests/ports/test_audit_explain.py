@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.audit.commands import audit
 from gateway.audit.explaining import explain
 from gateway.audit.story import refusal_words
 from gateway.contract.record import approval_record
@@ -92,6 +93,22 @@ def test_a_floods_record_says_how_often_and_of_how_many(tmp_path: Path) -> None:
     several = ask(file, f"{2:032x}").output
     assert f"code 40101, 9 times of 7 callers from {times['first']}" in several
     assert "names the first alone" in ask(file, f"{3:032x}").stderr
+
+
+def test_what_a_flood_mixed_is_not_said_to_be_one_reasons_or_a_strangers(tmp_path: Path) -> None:
+    """Its record has no status, and of several callers no name: the story claims neither, and no policy said it."""
+    times = {"first": "2026-11-30T10:02:00.000Z", "last": "2026-11-30T10:02:00.900Z"}
+    mixed = {"status": None, "code": None, "server": None, "reasons": ["header_mismatch", "meta_missing"], **times}
+    file = tmp_path / "audit.jsonl"
+    written(file, [at(refusal(1), 3, **mixed, count=718, actors=9)])
+    told = ask(file, ID).output
+    assert "refused, each for one of these: header_mismatch, meta_missing, 718 times of 9 callers from" in told
+    assert "by one of 9 callers\n" in told
+    for untrue in ("None", "not known", "the policy's reasons"):
+        assert untrue not in told
+    line = CliRunner().invoke(audit, ["search", "--file", str(file)]).output
+    assert "  9 callers  " in line
+    assert "  header_mismatch,meta_missing  718 times  " in line
 
 
 def test_the_policys_reasons_are_its_own(tmp_path: Path) -> None:
