@@ -13,7 +13,7 @@ from typing import Final
 from gateway.door.framing import DoorLimits, Head
 
 MOST_BYTES: Final = 4096
-"""Of a head that is kept. With what was made of it, a connection holds on to three times as much at most."""
+"""Of a head that is kept. With what was made of it, a connection holds on to 21 KB at most: a hundred lines of it."""
 
 MOST_CONNECTIONS: Final = 1024
 """Beyond so many at once no head is kept: those that rest should cost little."""

@@ -216,7 +216,8 @@ class UpstreamLimits:
 
     `answer_s`: from the request to the answer's head, and again for the whole of a JSON body. `quiet_s`: between two
     pieces of a stream, or while its reader takes none; a subscription has no such bound. `idle_s` stays below the 5 s
-    after which common servers close idle connections.
+    after which common servers close idle connections. Of `read_bytes` (one read of a
+    socket), a stream whose client has stopped holds three, in all below 1 MiB (OPS-03).
     """
 
     connect_s: float = 2.0
@@ -231,4 +232,4 @@ class UpstreamLimits:
     interim_answers: int = 8
     result_bytes: int = 16_777_216
     buffer_bytes: int = 65_536
-    read_bytes: int = 262_144
+    read_bytes: int = 131_072

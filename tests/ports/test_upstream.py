@@ -365,8 +365,19 @@ async def test_a_slow_reader_makes_the_server_wait(scripted: ScriptedUpstream) -
     async for piece in found.chunks():
         largest, total = max(largest, len(piece)), total + len(piece)
     assert total == size
-    assert largest <= 1 << 20
+    limits = UpstreamLimits()
+    assert largest <= limits.buffer_bytes + 2 * limits.read_bytes
     await upstream.close()
+
+
+def test_what_a_stream_holds_at_most_is_within_its_bound() -> None:
+    """OPS-03 in figures: a quarter of the 1 MiB stays for an event that is not whole and for the allocator.
+
+    The door holds what a stopped client did not take, and the next piece; what came behind it waits for the relay.
+    """
+    limits, high_water = UpstreamLimits(), 65_536
+    piece, behind = limits.buffer_bytes + 2 * limits.read_bytes, limits.buffer_bytes + limits.read_bytes
+    assert high_water + piece + behind <= 3 << 18
 
 
 async def test_200_concurrent_calls_over_two_replicas() -> None:
