@@ -26,7 +26,6 @@ import structlog
 import uvicorn
 
 from gateway.serving.departure import Departure
-from gateway.serving.leftovers import give_back_tables
 from gateway.serving.status import Resigned, Status
 
 STATUS_EVERY_S = 1.0
@@ -184,7 +183,7 @@ async def _report(
 ) -> None:
     """Say how the house is, at once where its readiness changes, until it is `over`; leave when the pipe breaks."""
     said: tuple[Any, ...] = ()
-    returns: Returns | None = None
+    returns = Returns()
     said_at, latest, loop_lag = 0.0, time.monotonic(), 0.0
     while not over():
         now = time.monotonic()
@@ -194,9 +193,6 @@ async def _report(
         if shown != said or now - said_at >= STATUS_EVERY_S:
             pipe.say(status)
             said, said_at, loop_lag = shown, now, 0.0
-            if returns is None:  # no start waits for it
-                await asyncio.to_thread(give_back_tables)
-                returns = Returns()
             await returns.look()
         if pipe.broken:
             departure.leave_at_once()

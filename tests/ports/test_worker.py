@@ -13,7 +13,6 @@ import threading
 import pytest
 
 from gateway.serving import worker
-from gateway.serving.leftovers import tables_in
 from gateway.serving.worker import (
     UNACKNOWLEDGED_S,
     WORTH_BYTES,
@@ -50,7 +49,6 @@ def test_connections_inherit_the_bound_for_what_is_not_acknowledged() -> None:
 PEAK = """
 import asyncio
 from gateway.serving import worker
-from gateway.serving.leftovers import tables_in
 from gateway.serving.worker import Returns, resident_bytes
 worker.TRIM_EVERY_S = 0.0
 async def main():
@@ -110,66 +108,6 @@ def test_large_calls_one_after_the_other_use_the_same_memory() -> None:
         found[kept], left = map(int, done.stdout.split())
         assert left < 1 << 20
     assert found["kept"] < found["given back"] / 10
-
-
-LIBRARY = """7f1000000000-7f1000010000 {} fe:00 77 {}
-Rss: 64 kB
-Anonymous: {} kB
-VmFlags: rd mr mw me
-7f1000010000-7f1000020000 r-xp 00010000 fe:00 77 /usr/lib/lib.so.3
-Rss: 64 kB
-Anonymous: 0 kB
-"""
-
-
-@pytest.mark.parametrize(
-    ("part", "file", "own", "is_found"),
-    [
-        ("r--p 00000000", "/usr/lib/lib.so.3", 0, True),
-        ("r--p 00000000", "/usr/lib/_rust.abi3.so", 0, True),
-        ("r--p 00000000", "/usr/lib/lib.so.3", 4, False),
-        ("rw-p 00000000", "/usr/lib/lib.so.3", 0, False),
-        ("r-xp 00000000", "/usr/lib/lib.so.3", 0, False),
-        ("rw-s 00000000", "/tmp/counter.so.db", 0, False),
-        ("r--p 00030000", "/usr/lib/lib.so.3", 0, True),
-        ("r--p 00030000", "/usr/lib/lib.so.3", 64, False),
-        ("r--p 00000000", "/usr/lib/locale-archive", 0, False),
-    ],
-)
-def test_only_what_is_the_files_own_throughout_is_given_back(part: str, file: str, own: int, is_found: bool) -> None:
-    """A library's part that is only read, unless anything was written into it before: that would be lost."""
-    found = tables_in(LIBRARY.format(part, file, own).encode())
-    assert found == ([(0x7F1000000000, 0x7F1000010000)] if is_found else [])
-
-
-TABLES = r"""
-import re
-from pathlib import Path
-import hashlib, ssl, jsonschema_rs
-from cryptography.hazmat.primitives.asymmetric import ec
-from gateway.serving.leftovers import give_back_tables, tables_in
-def held():
-    text = Path("/proc/self/smaps").read_bytes()
-    there = {start for start, _ in tables_in(text)}
-    sizes = re.findall(rb"^([0-9a-f]+)-[0-9a-f]+ .*\n(?:[A-Z]\w+:.*\n)*?Rss: +(\d+)", text, re.M)
-    found = [int(size) for start, size in sizes if int(start, 16) in there]
-    return sum(found), len(found)
-before = held()
-give_back_tables()
-print(*before, *held())
-import sqlite3, uvloop
-ec.generate_private_key(ec.SECP256R1()).public_key()
-assert jsonschema_rs.is_valid({"type": "string"}, "text")
-assert sqlite3.connect(":memory:").execute("SELECT 1").fetchone() == (1,)
-"""
-
-
-def test_what_a_librarys_loading_read_is_given_back() -> None:
-    """What libraries only read is not held on to; they work as before, and others still load."""
-    done = subprocess.run([sys.executable, "-c", TABLES], capture_output=True, check=True, timeout=60)
-    before, libraries, after, as_many = map(int, done.stdout.split())
-    assert libraries == as_many >= 5
-    assert after < before / 4
 
 
 async def test_memory_is_returned_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
