@@ -81,6 +81,26 @@ def test_who_can_not_open_what_another_sealed_is_another(gateway: Gateway) -> No
     assert hashlib.sha256(first.encode()).hexdigest() not in seen[0].values()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ostiary:{}@db.example/ostiary",
+        "postgresql://ostiary@db.example/ostiary?sslmode=require&password={}",
+        "postgresql://db.example/ostiary?sslpassword={}&sslmode=require",
+    ],
+)
+def test_no_password_is_guessed_by_a_digest(gateway: Gateway, url: str) -> None:
+    """Whoever may read digests could try one password after the other: none is in them. Where tickets lie is."""
+    for setting in ("OSTIARY_APPROVALS__DATABASE", "OSTIARY_AUDIT__DATABASE"):
+        gateway.setenv(setting, url.format("first"))
+        before = gateway.parts()
+        for other in ("second", "se%40cond", ""):
+            gateway.setenv(setting, url.format(other))
+            assert gateway.parts() == before
+        gateway.setenv(setting, url.format("first").replace("db.example", "other.example"))
+        assert differing(before, gateway.parts()) == {"settings"}
+
+
 @pytest.mark.parametrize("file", [".manifest", "mcp/authz/data.json", "mcp/authz/authz.rego"])
 def test_a_bundle_is_known_by_all_that_decides(gateway: Gateway, file: str) -> None:
     """Revision, data and rules, under one revision as well; not by its tests, nor by how its data is laid out."""
