@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 import click
 import httpx
@@ -94,7 +95,10 @@ class ApiClerk:
     """Over HTTP, as whoever the token names."""
 
     def __init__(self, url: str, token: str) -> None:
-        parts = httpx.URL(url)
+        try:
+            parts, _ = httpx.URL(url), urlsplit(url).port
+        except (httpx.InvalidURL, ValueError) as error:
+            raise click.UsageError(f"--url is no URL: {error}") from error
         loopback = parts.host in ("127.0.0.1", "::1", "localhost")
         if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
             raise click.UsageError("--url must be https (or http on this machine): a token would travel in clear")

@@ -180,6 +180,8 @@ def tail(
                 _follow(followers, chains_of(ctx, config, files))  # another writer may have come
             for line in merge(*(follower.new() for follower in followers.values()), key=time_of):
                 click.echo(show(line, as_json=as_json))
+    except BrokenPipeError:  # whoever read has enough; click ends without a word
+        raise
     except OSError as error:
         give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     finally:

@@ -100,6 +100,8 @@ def search(
         for line, _ in islice(found, limit) if limit else found:
             click.echo(show(line, as_json=as_json))
             count += 1
+    except BrokenPipeError:  # whoever read has enough; click ends without a word
+        raise
     except OSError as error:
         give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     sys.exit(0 if count else 1)

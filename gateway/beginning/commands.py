@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 import click
 
 from gateway.beginning.asking import PAST, Offer, ask
-from gateway.beginning.drafting import Answers, draft_configuration, draft_data, draft_environment
+from gateway.beginning.drafting import Answers, draft_configuration, draft_data, draft_environment, wrong_answer
 from gateway.beginning.schema import settings_schema
 from gateway.config import ConfigError
 from gateway.config_file import load_settings
@@ -66,6 +66,8 @@ DATA: Final = "bundle/mcp/authz/data.json"
 def init(*, folder: Path, asks: bool, as_json: bool, **given: str) -> None:
     """Write ostiary.yaml, a policy and keys for one MCP server."""
     answers = Answers(**{name: value.strip() for name, value in given.items()})
+    if wrong := wrong_answer(answers):
+        _give_up(wrong)
     targets = [folder / name for name in (CONFIGURATION, ENVIRONMENT, SCHEMA, POLICIES)]
     if there := [target for target in targets if target.exists() or target.is_symlink()]:
         _give_up(f"{there[0]} is there already: nothing was written")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,8 @@ from gateway.beginning.asking import Offer
 
 HELD_S: Final = 3600
 USUAL_TYPE: Final = "at+jwt"
+_APPROVER: Final = re.compile(r"(?:user|group|scope):.")
+_SECOND: Final = re.compile(r"[,;\s](?:user|group|scope):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,21 @@ class Answers:
     token_type: str
 
 
+def wrong_answer(answers: Answers) -> str:
+    """What is wrong with an answer that no setting holds as it was given, or ""."""
+    if not answers.name:
+        return "the server needs a name"
+    if answers.approvers and not _APPROVER.match(answers.approvers):
+        return f"approvers: {answers.approvers!a} is not group:NAME, user:SUBJECT or scope:NAME"
+    if _SECOND.search(answers.approvers):
+        return "approvers: one here; more of them stand in data.json afterwards (docs/policy.md)"
+    return ""
+
+
 def draft_configuration(answers: Answers, legacy: str) -> str:
     """`ostiary.yaml`: what was answered, and what is most often set next, as comments."""
     base = answers.public_url.rstrip("/")
-    parts = urlsplit(base)
-    local = parts.hostname in ("127.0.0.1", "localhost", "::1")
-    port = parts.port or 8080 if local else 8080
+    port = _port(base)
     path = f"/{answers.name}/mcp"
     more = []
     if answers.scope:
@@ -102,6 +114,16 @@ def draft_environment() -> str:
     """`ostiary.env`: new keys."""
     keys = {name: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode() for name in ("AUDIT_KEY", "SEAL_KEYS")}
     return "".join(f"OSTIARY_{name}={key}\n" for name, key in keys.items())
+
+
+def _port(base: str) -> int:
+    """Where to listen: where clients call, if that is this machine. The settings' own check tells what is no URL."""
+    try:
+        parts = urlsplit(base)
+        port = parts.port or 8080
+    except ValueError:
+        return 8080
+    return port if parts.hostname in ("127.0.0.1", "localhost", "::1") else 8080
 
 
 def _text(value: str) -> str:

@@ -27,6 +27,7 @@ from gateway.demo.stack import Stack, StackFailed
 from gateway.demo.stops import STOPS, TRANSFER, Visit
 
 INTERRUPTED = 130
+NOT_ASKED = 2
 
 
 def run_demo(tour_only: bool, story: Callable[[], int] | None = None) -> int:
@@ -172,7 +173,13 @@ def _listen(visit: Visit) -> None:
 def tell_of_a_held_call(gateway_url: str, issuer_url: str) -> int:
     """`ostiary demo call`, beside a demo that runs -> exit code. Raises `NotLoopback`."""
     for url in (gateway_url, issuer_url):
-        require_loopback(urlsplit(url).hostname or "")
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname or "", parts.port
+        except ValueError as error:
+            print(f"{url} is no URL: {error}", file=sys.stderr)
+            return NOT_ASKED
+        require_loopback(host)
     try:
         return hold_a_call(Screen(sys.stdout), gateway_url, issuer_url)
     except httpx.HTTPError as error:

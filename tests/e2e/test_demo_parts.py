@@ -26,6 +26,7 @@ from gateway.demo.people import PEOPLE
 from gateway.demo.screen import Screen
 from gateway.demo.stack import Stack
 from gateway.demo.stops import STOPS
+from gateway.demo.tour import tell_of_a_held_call
 
 ISSUER = "http://127.0.0.1:8100"
 
@@ -45,6 +46,13 @@ def test_the_demo_takes_no_settings_of_a_real_gateway(monkeypatch: pytest.Monkey
         assert "PATH" in found
     finally:
         stack.stop()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:x", "http://[::1"])
+def test_a_held_call_is_not_tried_where_there_is_no_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the pen in `--url` or `--issuer` is told in a line, and ends with 2."""
+    assert tell_of_a_held_call(url, ISSUER) == tell_of_a_held_call(ISSUER, url) == 2
+    assert capsys.readouterr().err.count(f"{url} is no URL: ") == 2
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.com", "localhost.example.com", ""])

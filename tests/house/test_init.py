@@ -75,6 +75,13 @@ def test_it_asks_for_what_it_is_not_told(tmp_path: Path) -> None:
         ("name", "Not A Name", "servers"),
         ("public_url", "http://mcp.example.com", "public_url: must be https"),
         ("scope", "two words", "servers.notes.scopes.0: "),
+        ("public_url", "http://127.0.0.1:99999", "public_url: has no valid port"),
+        ("public_url", "http://localhost:x", "public_url: has no valid port"),
+        ("public_url", "http://[::1", "public_url: Invalid IPv6 URL"),
+        ("name", "", "the server needs a name"),
+        ("approvers", "bob", "approvers: 'bob' is not group:NAME, user:SUBJECT or scope:NAME"),
+        ("approvers", "user:", "approvers: 'user:' is not"),
+        ("approvers", "user:bob, user:dora", "approvers: one here"),
     ],
 )
 def test_an_answer_that_will_not_do_is_named_and_nothing_written(
@@ -84,7 +91,7 @@ def test_an_answer_that_will_not_do_is_named_and_nothing_written(
     assert init(tmp_path / "good", "--no-ask").exit_code == 0
     done = init(tmp_path / "bad", "--no-ask", **{name: value})
     assert (done.exit_code, named in done.output) == (2, True), done.output
-    assert list((tmp_path / "bad").iterdir()) == []
+    assert list((tmp_path / "bad").glob("*")) == []
 
 
 @pytest.mark.parametrize("there", ["ostiary.yaml", "ostiary.env", "ostiary.schema.json", "policies"])

@@ -148,10 +148,13 @@ def test_hostile_text_cannot_act_on_a_terminal(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--url", "https://x", "--config", "y"], ["--url", "http://mcp.example.com"], ["--url", "ftp://x"]],
-)
+    [
+        [], ["--url", "https://x", "--config", "y"], ["--url", "http://mcp.example.com"], ["--url", "ftp://x"],
+        ["--url", "http://127.0.0.1:99999"], ["--url", "https://x:y"], ["--url", "http://[::1"],
+    ],
+)  # fmt: skip
 def test_bad_usage_is_exit_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
-    """Neither, both, or a URL that would send the token in clear."""
+    """Neither, both, what is no URL, or one that would send the token in clear."""
     monkeypatch.setenv("OSTIARY_TOKEN", "t")
     assert CliRunner().invoke(approvals, ["list", *arguments]).exit_code == 2
     monkeypatch.delenv("OSTIARY_TOKEN")

@@ -272,6 +272,20 @@ def test_tail_escapes_what_was_forged(file: Path) -> None:
         assert output.removesuffix("\n").isprintable()
 
 
+@pytest.mark.parametrize("command", ["tail", "search"])
+def test_a_reader_that_has_enough_ends_it_without_a_word(file: Path, command: str) -> None:
+    """`… | head -1`: a closed pipe is no fault of the record, and nothing is said of it."""
+    assert run(command, "--file", file).exit_code == 0
+    gone, pipe = os.pipe()
+    os.close(gone)
+    try:
+        script = f"from gateway.audit.commands import audit; audit([{command!r}, '--file', {str(file)!r}])"
+        done = subprocess.run([sys.executable, "-c", script], stdout=pipe, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(pipe)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_tail_follows(file: Path) -> None:
     """`--follow` prints what is written from then on."""
     script = (
