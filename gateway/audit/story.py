@@ -133,7 +133,7 @@ def reason_of(record: Record) -> str:
     return str(reasons[0]) if isinstance(reasons, list) and reasons else ""
 
 
-def _is_mixed(record: Record) -> bool:
+def is_mixed(record: Record) -> bool:
     """Whether it is of refusals for several reasons, in a flood that had too many kinds to tell apart."""
     return bool(record.get("first")) and record.get("kind") == "refusal" and record.get("status") is None
 
@@ -141,7 +141,7 @@ def _is_mixed(record: Record) -> bool:
 def policy_reasons(record: Record) -> list[str]:
     """Of a decision or a refusal, the policy's own: without the refusal's name, and why a call is held."""
     listed = record.get("reasons")
-    if not isinstance(listed, list) or record.get("kind") not in ("decision", "refusal") or _is_mixed(record):
+    if not isinstance(listed, list) or record.get("kind") not in ("decision", "refusal") or is_mixed(record):
         return []
     reasons = [str(one) for one in listed]
     if record.get("kind") == "refusal":
@@ -187,7 +187,7 @@ class _Speaker:
                 why = f" ({reason})" if reason else ""
                 how, status = self.text(record, "outcome"), self.number(record, "status")
                 return f"ended: {how}{why}{where}, status {status}{ticket}"
-            case "refusal" if _is_mixed(record):
+            case "refusal" if is_mixed(record):
                 reasons = record.get("reasons")
                 named = ", ".join(map(str, reasons)) if isinstance(reasons, list) else reason
                 return f"refused, each for one of these: {self.clean(named, 512)}{self.shared(record)}"

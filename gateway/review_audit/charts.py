@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.audit.query import Query
-from gateway.audit.story import reason_of
+from gateway.audit.story import is_mixed, reason_of
 
 SERIES: Final[Mapping[str, str]] = {
     "allowed": "Allowed",
@@ -108,6 +108,9 @@ class Tally:
         if record.get("name") or record.get("method"):
             tool = (_text(record, "server"), _text(record, "name") or _text(record, "method"))
             _add(self._tools, tool, series, times)
+        if is_mixed(record):  # how many of them each reason had, nobody counted
+            _add(self._reasons, (OTHERS, OTHERS), series, times)
+            return
         reasons = record.get("reasons")
         for reason in dict.fromkeys(map(str, reasons[:16])) if isinstance(reasons, list) else ():
             _add(self._reasons, ("", reason), series, times)

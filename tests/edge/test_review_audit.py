@@ -26,8 +26,10 @@ from approvals.review.asking import Told
 from approvals.review.pages import Room
 from gateway.audit.place import Place
 from gateway.audit.postgres import PostgresSettings, PostgresSink
+from gateway.audit.query import Query
 from gateway.contract.record import admin_record, approval_record
 from gateway.contract.refusals import Refusal, Refused
+from gateway.review_audit.charts import Tally
 from gateway.review_audit.reader import BOUNDS, Bounds
 from gateway.review_audit.readings import Readings
 from gateway.review_audit.room import AuditPages
@@ -284,6 +286,21 @@ async def test_charts_go_back_as_far_as_time(hall: Hall) -> None:
     """Whatever window is a window has its charts: also the first day that there is, and all days."""
     for query in ("since=2026-11-30", "since=0001-01-01", "since=0001-01-01&until=9999-12-31", "until=0001-01-01"):
         assert (await hall.get(f"/review/audit/charts?{query}")).status_code == 200, query
+
+
+def test_what_a_flood_mixed_is_counted_for_no_reason_that_only_some_of_it_had() -> None:
+    """A shared record of several reasons does not say how many had which: they are among all others, each once."""
+    moment = "2026-11-30T10:02:00.000Z"
+    flood = {"kind": "refusal", "time": moment, "count": 7, "first": moment, "last": moment, "status": 400}
+    tally = Tally(Query(since="2026-11-30T00:00:00.000Z", until="2026-12-01T00:00:00.000Z"))
+    tally.read(orjson.dumps(flood | {"reasons": ["header_mismatch"]}))
+    tally.read(orjson.dumps(flood | {"reasons": ["header_mismatch", "meta_missing"], "status": None}))
+    charts = tally.charts()
+    assert charts.totals == {"refused": 14}
+    assert [(row.name, row.counts) for row in charts.reasons] == [
+        ("header_mismatch", {"refused": 7}),
+        ("", {"refused": 7}),
+    ]
 
 
 async def test_a_bound_ends_a_look_and_says_where_to_go_on(tmp_path: Path) -> None:
