@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gateway.beginning.drafting import Answers, draft_configuration
 from gateway.config import Limits
 from tests.helm.chart import ROOT
 
@@ -80,3 +83,27 @@ def test_the_account_is_the_one_that_is_made() -> None:
     """deploy/ostiary.sysusers makes the user of the unit, without a shell."""
     made = (ROOT / "deploy/ostiary.sysusers").read_text()
     assert re.search(rf"^u {settings()['User'][0]} - .* /usr/sbin/nologin$", made, re.MULTILINE)
+
+
+def test_what_init_drafted_writes_where_the_unit_may() -> None:
+    """The page's commands, in a folder that the account can't write: record and tickets go to the unit's own, and the
+    keys lie where it reads them, before it is started."""
+    page = (ROOT / "docs/operations.md").read_text().partition("\n## Under systemd\n")[2].partition("\n## ")[0]
+    commands = page.partition("```sh\n")[2].partition("```")[0].splitlines()
+    (edit,) = [shlex.split(line)[2:-1] for line in commands if line.startswith("sed -i ")]
+    answers = Answers(
+        "https://idp.example.com", "http://127.0.0.1:8000/mcp", "tools", "http://127.0.0.1:8080", "", "", ""
+    )
+    draft = draft_configuration(answers, "off")
+    done = subprocess.run(["sed", *edit], input=draft, capture_output=True, text=True, check=True)
+    before, after = yaml.safe_load(draft), yaml.safe_load(done.stdout)
+    state = f"/var/lib/{settings()['StateDirectory'][0]}"
+    assert after.pop("approvals") == {"database": f"sqlite:///{state}/ostiary.db"}
+    assert after["audit"].pop("file") == f"{state}/audit.jsonl"
+    assert before["audit"].pop("file") == "./audit.jsonl"
+    del before["approvals"]
+    assert after == before
+    (moved,) = [shlex.split(line, comments=True)[-1] for line in commands if line.startswith("mv ")]
+    assert [moved] == settings()["EnvironmentFile"]
+    assert f"EnvironmentFile={moved}" in page.partition("systemd-run ")[2]
+    assert commands[-1] == "systemctl enable --now ostiary"
