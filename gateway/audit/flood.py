@@ -30,20 +30,10 @@ MOST_ACTORS: Final = 4096
 _LAST: Final = Kind(None, "", "", "", rest=("of several callers",))
 _OWN_ONLY: Final = ("request_id", "trace_id", "arguments", "arguments_hmac", "latency_ms", "ticket")
 _MIXED: Final = (
-    *(
-        "server",
-        "resource",
-        "environment",
-        "status",
-        "code",
-        "detail",
-        "verdict",
-        "policy_revision",
-        "legacy",
-        "quirks",
-    ),
-    *("method", "name"),
-)
+    "server", "resource", "environment", "status", "code", "detail", "verdict", "policy_revision", "legacy", "quirks",
+    "method", "name",
+)  # fmt: skip
+"""What is said of none where several kinds share a record."""
 
 Record = Mapping[str, Any]
 

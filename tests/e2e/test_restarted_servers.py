@@ -160,8 +160,9 @@ async def test_a_server_that_leaves_as_the_page_says_loses_no_call(tmp_path: Pat
             await reader.read()
             writer.close()
         assert calls_of("leaves") > before, "nobody called it when it was told to end"
-        answered = len(probed.made), len(behind.made)
-        await eventually("the other one serves both", lambda: (len(probed.made), len(behind.made)) > answered, 60)
+        for traffic in (probed, behind):
+            answered = len(traffic.made)
+            await eventually("the other one serves both", lambda: len(traffic.made) > answered, 60)  # noqa: B023
     assert not probed.lost
     assert not behind.lost
     made = Counter(int(line.split()[1]) for line in book.read_text().splitlines())
