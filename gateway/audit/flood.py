@@ -127,6 +127,7 @@ def _shared(fold: _Fold) -> dict[str, Any]:
         record["detail"] = None
     if not kind.reason:
         record |= {**dict.fromkeys(_MIXED), "reasons": list(fold.reasons)[:16]}
+        record.pop("upstream_revision", None)  # the first one's server's
     if fold.actors is not None:
         record |= {"actor": None, "actors": len(fold.actors)}
     return record | {"count": fold.count, "first": _moment(fold.first), "last": _moment(fold.last)}

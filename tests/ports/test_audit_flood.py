@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from gateway.audit.flood import ACTORS_KINDS, ALL_KINDS, ALL_TIMES, MOST_ACTORS,
 from gateway.contract.folding import Kind, kind_of
 from gateway.contract.passage import Passage
 from gateway.contract.record import refusal_record
-from gateway.contract.refusals import Refusal
-from tests.contract.walked import REDACTOR, malformed, turned_away
+from gateway.contract.refusals import Refusal, Refused
+from tests.contract.walked import REDACTOR, SERVER, malformed, turned_away
 from tests.ports.test_audit import opened, outcome, records_of, whole
 
 NOW = 1_764_000_000.25
@@ -143,6 +144,19 @@ def test_one_callers_kinds_are_bounded_and_its_last_record_names_the_reasons() -
     assert (last["count"], last["actor"]["subject"]) == (501 - ACTORS_KINDS, "alice")
     assert last["reasons"] == ["header_mismatch", "meta_missing"]
     assert (last["server"], last["code"], last["method"], last["detail"]) == (None, None, None, None)
+
+
+def test_a_callers_last_record_claims_no_servers_revision() -> None:
+    """What is of several servers does not say the first one's earlier revision."""
+    told, passage = Told(beyond=0), malformed()
+    passage.server = replace(SERVER, name="older", past="2025-06-18")
+    for nth in range(2 * ACTORS_KINDS):
+        assert passage.refused is not None
+        passage.refused = Refused(Refusal.HEADER_MISMATCH, f"detail {nth}")
+        told.tell(passage)
+    *alone, last = told.flood.unfold()
+    assert {record["upstream_revision"] for record in alone} == {"2025-06-18"}
+    assert (last["count"], last["server"], last.get("upstream_revision")) == (ACTORS_KINDS, None, None)
 
 
 def test_strangers_kinds_are_bounded() -> None:
