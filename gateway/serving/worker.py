@@ -239,8 +239,10 @@ async def work(house: Servable, fd: int, pipe: StatusPipe) -> None:
         await server.serve(sockets=[listener])
     finally:
         served.set()
-        await reporting
-        await house.close()
+        try:
+            await reporting
+        finally:
+            await house.close()
         structlog.get_logger("worker").info("stopped", pid=os.getpid(), alone=pipe.broken)
         if pipe.broken:  # the supervisor can't clean up any more
             with contextlib.suppress(KeyError):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -140,3 +141,19 @@ async def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     returns = Returns()
     assert not returns.works
     await returns.look()
+
+
+async def test_a_report_that_breaks_keeps_no_room_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be recorded is recorded as the worker ends, also where its figures can't be carried over."""
+    for name in ("use_all_descriptors", "keep_freed_memory", "gc"):  # which are for the whole process
+        monkeypatch.setattr(worker, name, Mock())
+    house, server, pipe = Mock(drain_s=0.0), Mock(), Mock(broken=False)
+    house.start, house.close = AsyncMock(), AsyncMock()
+    server.serve = AsyncMock(side_effect=lambda sockets: sockets[0].close())
+    house.server.return_value = server
+    house.status.side_effect = OSError("no room for another series")
+    listener = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(OSError, match="another series"):
+        await worker.work(house, listener.detach(), pipe)
+    house.start.assert_awaited_once()
+    house.close.assert_awaited_once()
