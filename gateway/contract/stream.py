@@ -124,40 +124,44 @@ class EventParser:
 
     def _read_plainly(self, data: bytes, end: int) -> Iterator[Event | Comment]:
         """The lines up to `end`, each of which LF ends."""
-        at = 0
+        at, find, startswith = 0, data.find, data.startswith
+        if self._tail:
+            line, self._tail = self._tail, bytearray()
+            line += data[: find(b"\n")]
+            at = find(b"\n") + 1
+            self._bound(len(line))
+            if line.startswith(_DATA):
+                self._add(bytes(memoryview(line)[len(_DATA) :]))  # one copy of what may be long
+            elif (found := self._read(bytes(line))) is not None:
+                yield found
         while at < end:
-            stop = data.find(b"\n", at)
-            if self._tail:
-                line: bytes | bytearray = self._tail
-                line += data[:stop]
-                self._tail = bytearray()
-            elif (
-                data.startswith(b"\n", stop + 1) and data.startswith(_DATA, at) and not self._data and not self._kind
-            ):
+            stop = find(b"\n", at)
+            if not startswith(_DATA, at):
+                self._bound(stop - at)
+                if (found := self._read(data[at:stop])) is not None:
+                    yield found
+            elif not self._data and startswith(b"\n", stop + 1):
                 # One line of data and an empty one, as nearly every writer has it: an event without further ado.
                 self._bound(stop - at - len(_DATA) + _LINE_COST)
-                yield Event(b"", data[at + len(_DATA) : stop], self._last_id)
-                at = stop + 2
-                continue
+                kind, self._kind = self._kind, b""
+                yield Event(kind, data[at + len(_DATA) : stop], self._last_id)
+                stop += 1
             else:
-                line = data[at:stop]
+                self._bound(stop - at)
+                self._add(data[at + len(_DATA) : stop])
             at = stop + 1
-            self._bound(len(line))
-            found = self._read(line)
-            if found is not None:
-                yield found
 
     def _bound(self, line: int) -> None:
         if self._held + line > self._limit:
             raise TooLarge
 
-    def _read(self, line: bytes | bytearray) -> Event | Comment | None:
+    def _read(self, line: bytes) -> Event | Comment | None:
         if not line:
             return self._dispatch()
         if line.startswith(_DATA):
-            self._add(bytes(memoryview(line)[len(_DATA) :]))  # one copy of what may be long
+            self._add(line[len(_DATA) :])
             return None
-        name, _, value = bytes(line).partition(b":")
+        name, _, value = line.partition(b":")
         if not name:
             return Comment(value) if line[:1] == b":" else None
         value = value.removeprefix(b" ")
