@@ -87,7 +87,8 @@ def read_plan(path: Path) -> Plan:
     try:
         told = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise PlanInvalid(f"{path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PlanInvalid(f"{path}: {why}") from None
     if not isinstance(told, dict):
         raise PlanInvalid(f"{path}: not a mapping")
     acts = told.get("acts", {})

@@ -823,6 +823,9 @@ def test_the_pages_plan_is_one(tmp_path: Path) -> None:
         file.write_text(text[1].partition("acts:")[0] + more if more[0] != "-" else more)
         with pytest.raises(PlanInvalid):
             read_plan(file)
+    file.unlink()
+    with pytest.raises(PlanInvalid, match=rf"^{re.escape(str(file))}: No such file or directory$"):
+        read_plan(file)
 
 
 def _open_bank(issuer_url: str) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_the_setting_of_the_page_is_one() -> None:
 
 
 def test_the_request_of_the_page_is_read() -> None:
-    """`ostiary decide` takes the line for what it is: a request to the example's server, without a body yet."""
+    """`ostiary decide` takes it for what it is: a request to the example's server."""
     *_, text = [block[3] for block in BLOCK.finditer(TEXT) if block[2] == "json" and not block[1]]
     request = read_request(text.encode(), {"files": replace(SERVER, name="files")})
     assert request.receive().values(b"mcp-name") == [b"read_file"]

@@ -55,6 +55,22 @@ def test_what_would_be_forwarded_is_said_and_not_done(house: House) -> None:
     assert {one["kind"] for one in house.records()} == {"admin"}
 
 
+def test_the_pages_example_is_a_whole_request(house: House) -> None:
+    """docs/policy.md's request, of this stage's issuer, server and tool, would be forwarded: it lacks nothing."""
+    text = (
+        (Path(__file__).parents[2] / "docs/policy.md")
+        .read_text()
+        .partition("<!-- decide -->\n```json\n")[2]
+        .partition("```")[0]
+    )
+    for there, here in (("https://idp.example.com", ISSUER), ('"files"', '"plain"'), ("read_file", "read")):
+        assert there in text
+        text = text.replace(there, here)
+    asked = json.loads(text)
+    code, told = decide(house, asked["body"], **{**asked, "token": None})
+    assert (code, told["refusal"]) == (0, None), told
+
+
 def test_refusals_are_those_of_the_gateway(house: House) -> None:
     """Each room refuses as it would: the token, the headers, the policy, the scope; exit 1, with the row's name."""
     asked = tool("read")
