@@ -25,13 +25,23 @@ from gateway.config_file import load_settings
 from gateway.plan import Plan, make_plan
 
 CONFIGURATION, ENVIRONMENT, SCHEMA, POLICIES = "ostiary.yaml", "ostiary.env", "ostiary.schema.json", "policies"
+WRITTEN: Final = (CONFIGURATION, ENVIRONMENT, SCHEMA, POLICIES)
 DATA: Final = "bundle/mcp/authz/data.json"
+
+
+def _unwritten(_: click.Context, __: click.Parameter, folder: Path) -> Path:
+    """Before anything is asked: a folder that has none of the files yet, or the end."""
+    targets = [folder / name for name in WRITTEN]
+    if there := [target for target in targets if target.exists() or target.is_symlink()]:
+        _give_up(f"{there[0]} is there already: nothing was written -> name another folder with --dir")
+    return folder
 
 
 @click.command()
 @click.option(
-    "--dir", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write."
-)
+    "--dir", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write.",
+    is_eager=True, callback=_unwritten,
+)  # fmt: skip
 @click.option("--issuer", prompt="Your identity provider (its issuer URL)", help="Whose tokens count.")
 @click.option(
     "--server", prompt="Your MCP server (its endpoint)", default="http://127.0.0.1:8000/mcp", show_default=True,
@@ -68,9 +78,7 @@ def init(*, folder: Path, asks: bool, as_json: bool, **given: str) -> None:
     answers = Answers(**{name: value.strip() for name, value in given.items()})
     if wrong := wrong_answer(answers):
         _give_up(wrong)
-    targets = [folder / name for name in (CONFIGURATION, ENVIRONMENT, SCHEMA, POLICIES)]
-    if there := [target for target in targets if target.exists() or target.is_symlink()]:
-        _give_up(f"{there[0]} is there already: nothing was written")
+    targets = [folder / name for name in WRITTEN]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".ostiary-init-") as name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def test_what_it_writes_loads_and_is_closed(tmp_path: Path) -> None:
     assert sorted(one.name for one in (tmp_path / "new").iterdir()) == [
         "ostiary.env", "ostiary.schema.json", "ostiary.yaml", "policies",
     ]  # fmt: skip
+
+
+def test_a_folder_that_has_them_is_told_before_anything_is_asked(tmp_path: Path) -> None:
+    """Six answers are not asked for in vain; and the pages name a folder that a clone does not have."""
+    (tmp_path / "policies").mkdir()
+    done = CliRunner().invoke(main, ["init", "--dir", str(tmp_path)], env=KEYS)
+    assert (done.exit_code, "issuer URL" in done.output, "--dir" in done.output) == (2, False, True), done.output
+    root = Path(__file__).parents[2]
+    for page in ("README.md", "docs/quickstart.md"):
+        (folder,) = re.findall(r"^(?:\$ )?ostiary init --dir (\S+)", (root / page).read_text(), re.MULTILINE)
+        assert not (root / folder).exists(), page
 
 
 def test_it_asks_for_what_it_is_not_told(tmp_path: Path) -> None:
