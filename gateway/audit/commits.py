@@ -133,7 +133,8 @@ class GroupCommit:
         self._notes = self._note_bytes = 0
         self._under_way: _Commit | None = None
         self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
+        self._later: asyncio.Handle | None = None
+        self._due = 0.0  # when `_later` is: uvloop gives a handle that can't be asked for a time that has come
         self._watch: asyncio.TimerHandle | None = None
         self._callers = 0
         """Of the records that wait for a commit to begin, those with a caller."""
@@ -294,10 +295,10 @@ class GroupCommit:
     def _commit_within(self, delay_s: float) -> None:
         due = self._loop.time() + delay_s
         if self._later is not None:
-            if self._later.when() <= due:
+            if self._due <= due:
                 return
             self._later.cancel()
-        self._later = self._loop.call_at(due, self._commit)
+        self._due, self._later = due, self._loop.call_later(delay_s, self._commit)
 
     def _commit(self, limit: int = MAX_BATCH) -> None:
         """Link what waits and hand it to the scribe."""
@@ -428,6 +429,7 @@ class GroupCommit:
             self._idle.set()
         else:
             self._break_down(why)
+            self._due = self._loop.time() + _PROBE_AFTER_S
             self._later = self._loop.call_later(_PROBE_AFTER_S, self._commit, _PROBE_BATCH)
 
     def _break_down(self, why: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+import uvloop
 
 from gateway.audit import commits
 from gateway.audit.jsonl import MAX_BATCH, JsonlSettings, JsonlSink
@@ -155,6 +156,22 @@ async def test_a_commit_waits_for_others_a_moment_only(file: Path, monkeypatch: 
         await asyncio.wait_for(sink.append(decision(n)), 20)
     await sink.close()
     assert whole(file) == 11
+
+
+def test_a_moment_that_is_over_when_it_is_asked_for_fails_nobody(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the moment is over before the loop hears of it; uvloop's handle for that knows no time."""
+
+    async def come_together() -> None:
+        sink = await opened(file)
+        await asyncio.gather(*(sink.append(decision(n)) for n in range(3)))
+        monkeypatch.setattr(commits, "_GATHER_S", 0.0)
+        before = sink.commits
+        await asyncio.gather(*(sink.append(decision(n)) for n in range(3, 5)))
+        assert sink.commits == before + 1
+        await sink.close()
+
+    uvloop.run(come_together())
+    assert whole(file) == 7
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "closed"])
