@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -69,7 +70,9 @@ def table(rows: Iterable[Row]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        reached = "–" if row.reached is None else f"{row.reached:.2f}" + (" ✓" if row.reached >= 1 else "")
+        share = row.reached
+        told = "–" if share is None else "" if math.isinf(share) else f"{share:.2f}"  # of nothing there is no share
+        reached = f"{told} ✓".strip() if share is not None and share >= 1 else told
         spread = f"{number(min(row.values))} to {number(max(row.values))}" if len(row.values) > 1 else "–"
         aim = f"{row.aim} {row.unit}" if row.aim else "–"
         lines.append(
