@@ -192,7 +192,9 @@ async def restart(gateway: Behind) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(SMALL, id="small"),
+        # Not in CI: three to five of it side by side on two cores lost one call in 31 runs (502 50201: its connection
+        # was ended unread by a server that left). test_restarted_servers.py restarts servers with every change.
+        pytest.param(SMALL, id="small", marks=pytest.mark.soak),
         pytest.param(WHOLE, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
