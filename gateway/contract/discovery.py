@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from gateway.contract.envelope import fold
+from gateway.contract.envelope import Reserved
 from gateway.contract.headers import VERSIONS
 from gateway.contract.methods import TASKS_EXTENSION
 from gateway.contract.refusals import Refusal, Refused
@@ -27,7 +27,7 @@ SERVED: Final[Mapping[str, frozenset[str]]] = {
 SERVED_EXTENSIONS: Final = frozenset({TASKS_EXTENSION})
 """Extensions that the gateway itself serves, by id; a server's configuration can name further ones."""
 
-_STEERING: Final = {fold(name): name for name in ("supportedVersions", "capabilities", "ttlMs", "cacheScope")}
+_STEERING: Final = Reserved(("supportedVersions", "capabilities", "ttlMs", "cacheScope"))
 
 
 def intersect(
@@ -39,7 +39,7 @@ def intersect(
     Raises `Refused`: VERSION_UNSUPPORTED where no version is common to both, with the `requested` one;
     UPSTREAM_INVALID for what is no result of discovery, or has a second reading.
     """
-    if any(_STEERING.get(fold(name), name) != name for name in result):
+    if _STEERING.variant(result):
         raise _invalid("a variant of a reserved name")
     offered, capabilities, ttl = result.get("supportedVersions"), result.get("capabilities"), result.get("ttlMs")
     if not isinstance(offered, list) or not all(isinstance(version, str) for version in offered):

@@ -6,7 +6,7 @@ would take for a reserved one (`Method`, `PARAMS`, `request_state`) is refused w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from unicodedata import normalize
 
@@ -57,6 +57,24 @@ def fold(name: str) -> str:
     """
     name = normalize("NFKC", name.partition("\0")[0]).strip().upper().casefold().replace("\u0307", "")
     return name.replace("_", "").replace("-", "")
+
+
+class Reserved:
+    """Names that decide something in an answer, and what a lenient reader would take for one of them."""
+
+    def __init__(self, names: Iterable[str], usual: Iterable[str] = ()) -> None:
+        """`usual` are further names that nearly every object has: where there are no others, nothing is folded."""
+        self._meant = {fold(name): name for name in names}
+        self._known = frozenset(self._meant.values()) | {name for name in usual if fold(name) not in self._meant}
+
+    def variant(self, members: Mapping[str, Any]) -> str | None:
+        """The reserved name that one of the members' names, spelled otherwise, could be taken for, if any."""
+        if members.keys() <= self._known:
+            return None
+        for name in members:
+            if (meant := self._meant.get(fold(name), name)) != name:
+                return meant
+        return None
 
 
 _FOLDED = {place: {fold(name) for name in names} for place, names in RESERVED.items()}

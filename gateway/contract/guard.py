@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from gateway.contract.envelope import fold
+from gateway.contract.envelope import Reserved
 from gateway.contract.listing import is_shared, keep_private
 from gateway.contract.methods import declares_tasks
 from gateway.contract.passage import Call
@@ -30,16 +30,10 @@ UNDECLARED = "an input request that the client did not declare"
 _ASKS_FOR_INPUT = frozenset({"tools/call", "resources/read", "prompts/get"})
 _RESULT_MEMBERS = frozenset({"jsonrpc", "id", "result"})
 _ERROR_MEMBERS = frozenset({"jsonrpc", "id", "error"})
-_STEERING = {
-    fold(name): name
-    for name in ("resultType", "requestState", "inputRequests", "isError", "taskId", "cacheScope", "_meta")
-}
-_KNOWN = frozenset(_STEERING.values()) | {
-    name
-    for name in ("content", "structuredContent", "contents", "messages", "tools", "nextCursor", "ttlMs")
-    if fold(name) not in _STEERING
-}
-"""Names that are variants of none: what nearly every result has, and is not folded for."""
+_STEERING = Reserved(
+    ("resultType", "requestState", "inputRequests", "isError", "taskId", "cacheScope", "_meta"),
+    usual=("content", "structuredContent", "contents", "messages", "tools", "nextCursor", "ttlMs"),
+)
 
 _CAPABILITY_OF = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
 
@@ -119,10 +113,8 @@ def guard_message(call: Call, message: Any, raw: bytes) -> Guarded:
 def _classify(call: Call, result: Any) -> str:
     if type(result) is not dict:
         raise _invalid("the result is not an object")
-    if not result.keys() <= _KNOWN:
-        for name in result:
-            if _STEERING.get(fold(name), name) != name:
-                raise _invalid(f"a variant of the reserved name {_STEERING[fold(name)]} in the result")
+    if meant := _STEERING.variant(result):
+        raise _invalid(f"a variant of the reserved name {meant} in the result")
     # A server of an earlier version gives no resultType; clients must take that for "complete".
     kind = result.get("resultType", "complete")
     if kind == "complete":

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.contract.envelope import fold
+from gateway.contract.envelope import Reserved
 from gateway.contract.passage import Admitted, Call
 
 Rewrite = Callable[[dict[str, Any]], dict[str, Any] | None]
@@ -61,14 +61,13 @@ _WAY_BACK = re.compile(r"/\.|\\|%(?:2[ef]|5c)", re.IGNORECASE)
 SUBSCRIBED = frozenset({ACKNOWLEDGED, *_LIST_CHANGED, *_NAMED})
 """The notifications that travel on subscriptions' streams and nowhere else."""
 
-_STEERING = {
-    fold(name): name
-    for name in ("_meta", SUBSCRIPTION_ID, "notifications", "requestId", "progressToken", *_FLAGS, *_LISTS)
-} | {fold(name): name for _, name in _NAMED.values()}
-_KNOWN = frozenset(_STEERING.values()) | {
-    name for name in ("progress", "total", "message", "level", "logger", "data") if fold(name) not in _STEERING
-}
-"""Names that are variants of none: what nearly every notification has, and is not folded for."""
+_STEERING = Reserved(
+    (
+        *("_meta", SUBSCRIPTION_ID, "notifications", "requestId", "progressToken", *_FLAGS, *_LISTS),
+        *(name for _, name in _NAMED.values()),
+    ),
+    usual=("progress", "total", "message", "level", "logger", "data"),
+)
 
 
 class BrokenError(Exception):
@@ -82,11 +81,8 @@ def same(found: Any, asked: Any) -> bool:
 
 def refuse_variants(members: Mapping[str, Any]) -> None:
     """No variant of a name that decides something: another reader would take it for that. Raises `BrokenError`."""
-    if members.keys() <= _KNOWN:
-        return
-    for name in members:
-        if _STEERING.get(fold(name), name) != name:
-            raise BrokenError(f"a variant of the reserved name {_STEERING[fold(name)]} in a notification")
+    if meant := _STEERING.variant(members):
+        raise BrokenError(f"a variant of the reserved name {meant} in a notification")
 
 
 def farewell(call: Call) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.contract.envelope import fold
+from gateway.contract.envelope import Reserved
 from gateway.contract.guard import check_error, check_input_requests
 from gateway.contract.listing import is_shared, keep_private
 from gateway.contract.passage import Admitted, Call, Task
@@ -28,12 +28,9 @@ PAYLOADS: Mapping[str, str | None] = {
 
 _TEXTS = ("createdAt", "lastUpdatedAt", "statusMessage")
 _NUMBERS = ("ttlMs", "pollIntervalMs")
-_NAMES = {
-    fold(name): name
-    for name in ("taskId", "status", "resultType", *_TEXTS, *_NUMBERS, *(one for one in PAYLOADS.values() if one))
-}
+_NAMES = Reserved(("taskId", "status", "resultType", *_TEXTS, *_NUMBERS, *(one for one in PAYLOADS.values() if one)))
 _ACKNOWLEDGEMENT = frozenset({"resultType", "_meta"})
-_RESULT_NAMES = {fold(name): name for name in ("resultType", "isError", "requestState", "inputRequests", "taskId")}
+_RESULT_NAMES = Reserved(("resultType", "isError", "requestState", "inputRequests", "taskId"))
 _LARGEST = 2**53 - 1
 
 
@@ -107,9 +104,8 @@ def check_task(call: Call, members: Mapping[str, Any], *, whole: bool) -> None:
 
     Raises `Refused(UPSTREAM_INVALID)`.
     """
-    for name in members:
-        if _NAMES.get(fold(name), name) != name:
-            raise _invalid(f"a variant of a task's {_NAMES[fold(name)]}")
+    if meant := _NAMES.variant(members):
+        raise _invalid(f"a variant of a task's {meant}")
     if type(members.get("taskId")) is not str or not members["taskId"]:
         raise _invalid("a task without an id")
     for name in _TEXTS:
@@ -145,9 +141,8 @@ def _check_final(result: Any) -> None:
     """The tool's own result: final, and with one reading of what says so."""
     if type(result) is not dict:
         raise _invalid("a task's result is not an object")
-    for name in result:
-        if _RESULT_NAMES.get(fold(name), name) != name:
-            raise _invalid(f"a variant of the reserved name {_RESULT_NAMES[fold(name)]} in a task's result")
+    if meant := _RESULT_NAMES.variant(result):
+        raise _invalid(f"a variant of the reserved name {meant} in a task's result")
     asks = result.get("requestState") is not None or result.get("inputRequests") is not None
     if asks or result.get("resultType", "complete") != "complete":
         raise _invalid("a task's result that is not final")
