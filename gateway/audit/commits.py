@@ -298,7 +298,11 @@ class GroupCommit:
             if self._due <= due:
                 return
             self._later.cancel()
-        self._due, self._later = due, self._loop.call_later(delay_s, self._commit)
+        self._commit_after(delay_s, MAX_BATCH)
+
+    def _commit_after(self, delay_s: float, limit: int) -> None:
+        self._due = self._loop.time() + delay_s
+        self._later = self._loop.call_later(delay_s, self._commit, limit)
 
     def _commit(self, limit: int = MAX_BATCH) -> None:
         """Link what waits and hand it to the scribe."""
@@ -429,8 +433,7 @@ class GroupCommit:
             self._idle.set()
         else:
             self._break_down(why)
-            self._due = self._loop.time() + _PROBE_AFTER_S
-            self._later = self._loop.call_later(_PROBE_AFTER_S, self._commit, _PROBE_BATCH)
+            self._commit_after(_PROBE_AFTER_S, _PROBE_BATCH)
 
     def _break_down(self, why: str) -> None:
         """The file does not take records: refuse at once until a commit succeeds. The outage is a record too."""
