@@ -24,7 +24,7 @@ from gateway.cli import main
 from tests.support.certificates import LOOPBACK, authority
 from tests.support.ports import free_port
 from tests.support.processes import eventually
-from tests.support.stack import Stack, call
+from tests.support.stack import Stack, call, lend
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("read", "write")]
@@ -207,8 +207,7 @@ async def test_ops_07_a_gateway_does_not_start_with_what_it_can_not_show(replica
 def test_check_judges_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`ostiary check`: pairs that match, files that are there; an end that is near and a strange name are told."""
     stack = tls_stack(tmp_path, Replica(port=1))
-    for name, value in stack.secrets.items():
-        monkeypatch.setenv(name, value)
+    lend(stack.secrets, monkeypatch.setenv)
 
     def found() -> tuple[int, list[dict[str, Any]]]:
         stack.configure()

@@ -24,7 +24,7 @@ from gateway.inspecting.data_look import look_at_data
 from gateway.inspecting.finding import Finding
 from tests.support.issuer import Issuer, signing_key
 from tests.support.postgres import Postgres
-from tests.support.stack import secrets_for, write_config
+from tests.support.stack import lend, secrets_for, write_config
 from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
 ISSUER = "https://idp.example.com"
@@ -226,8 +226,7 @@ def test_rules_of_ones_own_may_have_data_of_their_own(tmp_path: Path) -> None:
 def test_the_demos_have_nothing_dead(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a newcomer copies from is in order."""
     house = House(tmp_path, Ports.free(), place=place)
-    for name, value in house.secrets.items():
-        monkeypatch.setenv(name, value)
+    lend(house.secrets, monkeypatch.setenv)
     house.furnish()
     assert look_at_data(load_settings(house.config_file)) == []
 

@@ -13,7 +13,7 @@ import yaml
 from gateway.config import EmbeddedPolicySettings, Settings
 from gateway.config_file import load_settings
 from gateway.serving.judge import FIXED, judge
-from tests.support.stack import Stack
+from tests.support.stack import Stack, lend
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -23,8 +23,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
     """A configuration that serves, and its secrets."""
     made = Stack(tmp_path, {"files": ["http://127.0.0.1:9/mcp"]})
     made.configure()
-    for name, value in made.secrets.items():
-        monkeypatch.setenv(name, value)
+    lend(made.secrets, monkeypatch.setenv)
     return made
 
 

@@ -14,7 +14,7 @@ import yaml
 from gateway.config_file import read_settings
 from gateway.plan import make_plan
 from policies.bundles import load_bundle
-from tests.support.stack import Stack, secrets_for
+from tests.support.stack import Stack, lend, secrets_for
 
 
 @dataclass
@@ -38,8 +38,7 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     """With its secrets."""
     stack = Stack(tmp_path, {"files": ["http://127.0.0.1:9/mcp"]})
     stack.configure()
-    for name, value in stack.secrets.items():
-        monkeypatch.setenv(name, value)
+    lend(stack.secrets, monkeypatch.setenv)
     return Gateway(stack, monkeypatch.setenv)
 
 

@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +42,12 @@ def secrets_for() -> dict[str, str]:
     return {
         name: base64.urlsafe_b64encode(os.urandom(32)).decode() for name in ("OSTIARY_AUDIT_KEY", "OSTIARY_SEAL_KEYS")
     }
+
+
+def lend(secrets: Mapping[str, str], setenv: Callable[[str, str], None]) -> None:
+    """Put them into this process's environment, for a command that runs in it."""
+    for name, value in secrets.items():
+        setenv(name, value)
 
 
 def write_bundle(folder: Path, servers: Mapping[str, Mapping[str, Any]]) -> Path:
