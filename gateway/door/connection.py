@@ -23,6 +23,7 @@ from gateway.contract.reply import refusal_reply
 from gateway.door.cycle import STATUS_LINES, Cycle
 from gateway.door.familiar import MOST_CONNECTIONS, Familiar
 from gateway.door.framing import DOOR, DoorLimits, Head, find_end, has_bare_line_end, read_head
+from gateway.door.post import Post
 from gateway.door.watch import Watch
 
 Peer = tuple[str, int] | None
@@ -54,6 +55,7 @@ class Connection(asyncio.Protocol):
 
     limits: ClassVar[DoorLimits]
     watch: ClassVar[Watch]
+    outgoing: ClassVar[Post]
     on_refused: ClassVar[OnRefused]
 
     def __init__(
@@ -146,6 +148,22 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+
+    def write(self, *pieces: bytes) -> None:
+        """Send these bytes now, at one go, and behind what was ready before them."""
+        if self.outgoing:
+            self.outgoing.leave(self.loop)
+        if len(pieces) == 1:
+            self.transport.write(pieces[0])
+        else:
+            self.transport.writelines(pieces)
+
+    def post(self, answer: bytes) -> None:
+        """Send a whole answer: now, or with those of the other requests that end in this turn of the loop."""
+        if len(self.tasks) > 1:
+            self.outgoing.add(self.loop, self.transport, answer)
+        else:
+            self.write(answer)
 
     async def drain(self) -> None:
         """Until the client has read enough of what waits for it, or has gone."""
@@ -402,7 +420,7 @@ class Connection(asyncio.Protocol):
         """Answer without an application: nothing that came can be trusted to be a request."""
         self._unread = True
         decision_id = type(self).on_refused(refused.refusal.reason, refused.detail, self._client)
-        self.transport.write(render_refusal(refused, decision_id, self._state.default_headers))
+        self.write(render_refusal(refused, decision_id, self._state.default_headers))
         self.part()
 
     def part(self) -> None:
@@ -411,6 +429,8 @@ class Connection(asyncio.Protocol):
             return
         self.phase = PARTING
         self._pending.clear()
+        if self.outgoing:
+            self.outgoing.leave(self.loop)
         if self.transport.is_closing():
             return
         if self._unread and self.limits.linger_s > 0:
@@ -438,6 +458,7 @@ def make_protocol(limits: DoorLimits, on_refused: OnRefused) -> type[Connection]
     members = {
         "limits": limits,
         "watch": Watch(min(0.5, shortest / 4), limits.unread_bytes),
+        "outgoing": Post(),
         "on_refused": staticmethod(on_refused),
     }
     return type("BoundConnection", (Connection,), members)

@@ -1,9 +1,9 @@
 """One request and its answer, as an ASGI application has them: `receive`, `send`, and what its end means.
 
 In place of uvicorn's own cycle, which writes a head and its body apart: two packets and two calls of the system for
-each answer. Here a whole answer is one write. Invariants: a head that announces the length of its body leaves with
-the first of it; every other head leaves at once, because whoever waits for a stream wants to know that there is one;
-and nothing that an application names as a header can end its line.
+each answer. Here a whole answer is one write, and may wait for others (post.py). Invariants: a head that announces
+the length of its body leaves with the first of it; every other head leaves at once, because whoever waits for a
+stream wants to know that there is one; and nothing that an application names as a header can end its line.
 """
 
 from __future__ import annotations
@@ -43,12 +43,20 @@ class Line(Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """Where an answer is written."""
+        """Where the client is."""
         ...
 
     @property
     def default_headers(self) -> Iterable[tuple[bytes, bytes]]:
         """What every answer begins with."""
+        ...
+
+    def write(self, *pieces: bytes) -> None:
+        """Send these bytes now, at one go."""
+        ...
+
+    def post(self, answer: bytes) -> None:
+        """Send an answer that is whole within this turn of the loop, or now."""
         ...
 
     async def drain(self) -> None:
@@ -143,7 +151,7 @@ class Cycle:
         if not self.disconnected and not self.response_complete:
             if self._expects_continue and not self._line.transport.is_closing():
                 self._expects_continue = False
-                self._line.transport.write(_CONTINUE)
+                self._line.write(_CONTINUE)
             self._line.resume_reading()
             if not self._moved:
                 if self._arrived is None:
@@ -227,14 +235,18 @@ class Cycle:
 
     def _write(self, before: bytes, body: bytes, after: bytes) -> None:
         """Everything at once, behind the head where that was held back."""
+        whole = self._left == 0 and self._head is not None
         if self._head is not None:
             close = b"\r\n" if self.keep_alive or self._says_close else b"connection: close\r\n\r\n"
             before = b"%b%b%b" % (self._head, close, before)
             self._head, self.response_started, self._expects_continue = None, True, False
         if len(body) > _JOINED:
-            self._line.transport.writelines([piece for piece in (before, body, after) if piece])
+            self._line.write(*[piece for piece in (before, body, after) if piece])
         elif data := b"%b%b%b" % (before, body, after):
-            self._line.transport.write(data)
+            if whole:
+                self._line.post(data)
+            else:
+                self._line.write(data)
 
 
 @lru_cache(maxsize=256)

@@ -45,6 +45,19 @@ class Wire:
         self.write_paused = False
         self.default_headers = [(b"date", b"today")]
         self.ends: list[str] = []
+        self.posted = 0
+
+    def write(self, *pieces: bytes) -> None:
+        """At once."""
+        if len(pieces) == 1:
+            self.transport.write(pieces[0])
+        else:
+            self.transport.writelines(pieces)
+
+    def post(self, answer: bytes) -> None:
+        """At once, too."""
+        self.posted += 1
+        self.transport.write(answer)
 
     async def drain(self) -> None:
         """Not used here."""
@@ -99,6 +112,7 @@ async def test_a_whole_answer_is_one_write() -> None:
     """A head whose body's length is announced leaves together with it: one packet for the client to wait for."""
     wire = await served(answering(start((b"Content-Length", b"2"), (b"x", b"\xe4\t")), body(b"ok")))
     assert wire.transport.written == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\nx: \xe4\t\r\n\r\nok"]
+    assert wire.posted == 1
     assert wire.ends == ["kept"]
 
 
@@ -115,6 +129,7 @@ async def test_the_head_of_a_stream_leaves_at_once() -> None:
     wire = await served(answering(start((b"transfer-encoding", b"gzip")), body(b"a" * 17, more=True), body()))
     head = b"HTTP/1.1 200 OK\r\ndate: today\r\ntransfer-encoding: chunked\r\n\r\n"
     assert wire.transport.written == [head, b"11\r\n" + b"a" * 17 + b"\r\n", b"0\r\n\r\n"]
+    assert wire.posted == 0
 
 
 async def test_the_last_answer_says_so_once() -> None:
