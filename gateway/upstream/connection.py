@@ -143,11 +143,14 @@ class Connection(asyncio.BufferedProtocol):
         quiet_s: float = 0.0,
         until: float = 0.0,
         seat: int = 0,
+        last: bool = False,
     ) -> Exchange:
         """Send one whole request, `body` behind its head. From here on, its bytes may have left.
 
-        `until`: by when it is answered.
+        `until`: by when it is answered. `last`: the connection carries nothing after it.
         """
+        if last:
+            self.ends_at = 0.0
         self._exchange = exchange = Exchange(
             self,
             replica,

@@ -83,7 +83,7 @@ class HttpUpstream:
         """See the port. A 4xx or 5xx is an answer only if its body is a JSON-RPC error with the caller's id."""
         call, ring = admitted.call, self._ring_of(admitted.server.name)
         if call.kind == "subscription":
-            exchange = await self._exchange(ring, self._tail(admitted), seat=FREE, quiet_s=_FOR_EVER_S)
+            exchange = await self._exchange(ring, self._tail(admitted), seat=FREE, quiet_s=_FOR_EVER_S, last=True)
         else:
             within_s = ring.rules.deadlines.get(call.method, self._limits.answer_s)
             until = self._clock() + within_s
@@ -161,7 +161,7 @@ class HttpUpstream:
         """See the port."""
         call, body = self._question("subscriptions/listen", {"notifications": wanted})
         tail = self._own_tail(server.name, call, body)
-        exchange = await self._exchange(self._ring_of(server.name), tail, seat=FREE, quiet_s=SILENT_S)
+        exchange = await self._exchange(self._ring_of(server.name), tail, seat=FREE, quiet_s=SILENT_S, last=True)
         if exchange.status == 200 and exchange.streaming:
             return replace(call, kind="subscription"), exchange
         exchange.abort()
@@ -226,6 +226,7 @@ class HttpUpstream:
         quiet_s: float = 0.0,
         until: float = 0.0,
         seat: int = FREE,
+        last: bool = False,
     ) -> Exchange:
         """Send one request to this replica, and wait for an accepted head. Raises `UpstreamFault` subclasses.
 
@@ -250,6 +251,7 @@ class HttpUpstream:
             quiet_s=quiet_s,
             until=until,
             seat=seat,
+            last=last,
         )
         await exchange.head()
         return exchange
@@ -275,8 +277,12 @@ class HttpUpstream:
         until: float = 0.0,
         dear: bool = False,
         avoid: Collection[Replica] = (),
+        last: bool = False,
     ) -> Exchange:
-        """Send one request to the first replica that takes it; another is tried only while not one byte was sent."""
+        """Send one request to the first replica that takes it; another is tried only while not one byte was sent.
+
+        `last`: the connection carries nothing after it: a server that leaves ends subscriptions, and then closes.
+        """
         fault: UpstreamUnreachable | None = None
         clock = self._clock
         tried: Collection[Replica] = avoid
@@ -298,7 +304,7 @@ class HttpUpstream:
             try:
                 if connection is None:
                     return await self.send(
-                        replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken
+                        replica, tail, notification=notification, quiet_s=quiet_s, until=until, seat=taken, last=last
                     )
                 exchange = connection.ask(
                     replica.prefix + tail[0],
@@ -309,6 +315,7 @@ class HttpUpstream:
                     quiet_s=quiet_s,
                     until=until,
                     seat=taken,
+                    last=last,
                 )
                 await exchange.head()
             except UpstreamUnreachable as refused:

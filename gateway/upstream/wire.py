@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 RELEASED_S = 1.0
 """How long a stream whose response was read may take to end by itself."""
+LONG_S = 1.0
+"""An answer that ends so long after its head is its connection's last: a server that was told to end meanwhile could
+not say `Connection: close` any more, and closes now (uvicorn does), without reading what was sent to it since."""
 
 
 class GivenUp(UpstreamUnreachable):
@@ -35,9 +38,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_buffered", "_clock", "_connection", "_fault", "_headers", "_interim", "_limits", "_loop", "_notification",
-        "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_total", "_until", "_waiter", "complete", "kind",
-        "overrun", "persistent", "replica", "retries", "seat", "status",
+        "_buffered", "_clock", "_connection", "_fault", "_head_at", "_headers", "_interim", "_limits", "_loop",
+        "_notification", "_parser", "_paused", "_pieces", "_quiet_s", "_released", "_total", "_until", "_waiter",
+        "complete", "kind", "overrun", "persistent", "replica", "retries", "seat", "status",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +66,7 @@ class Exchange:
         self._quiet_s = quiet_s
         self._headers: list[tuple[bytes, bytes]] = []
         self._interim = 0
+        self._head_at = 0.0  # only where more was to come
         self._released = False
         self._total = 0
         self._pieces: list[bytes] = []
@@ -166,9 +170,14 @@ class Exchange:
 
     def _move_deadline(self) -> None:
         """The head and a JSON body share one deadline however they drip in; a stream has one for each piece."""
+        if self.kind is None:
+            return
+        now = self._clock()
+        if not self._head_at:
+            self._head_at = now
         if self._released or self.kind is not Kind.STREAM:
             return
-        self._until = until = self._clock() + self._quiet_s
+        self._until = until = now + self._quiet_s
         if self._connection is not None:
             self._connection.ring_by(until)
 
@@ -210,8 +219,10 @@ class Exchange:
         connection, self._connection = self._connection, None
         self._parser = None  # it refers back to this exchange
         if connection is not None:
-            clean = self.complete and self.persistent and not self.overrun
-            connection.ended(clean=clean and not self._paused)
+            clean = self.complete and self.persistent and not self.overrun and not self._paused
+            if clean and self._head_at:
+                clean = self._clock() - self._head_at < LONG_S
+            connection.ended(clean=clean)
             try:
                 connection.over(self)
             finally:  # whatever is made of it: whoever reads this exchange learns that it ended

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.upstream import wire
 from gateway.upstream.connection import Connection
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.port import UpstreamUnreachable
 from gateway.upstream.replicas import SHORTER, Replica
 from gateway.upstream.ring import ServerRules
 from gateway.upstream.target import UpstreamLimits, UpstreamTarget, check_replica_url
-from tests.support.upstream import SERVER, Exchange, ScriptedUpstream, an_admitted, answer, eventually, result_of
+from tests.support.upstream import (
+    SERVER,
+    SSE_HEAD,
+    Exchange,
+    ScriptedUpstream,
+    a_subscription,
+    an_admitted,
+    answer,
+    chunk,
+    eventually,
+    result_of,
+)
 
 
 @pytest.fixture
@@ -151,4 +164,65 @@ async def test_a_call_may_last_longer_than_its_connection_would_be_used(scripted
     late.set()
     assert await calling == result_of(1)
     await eventually(lambda: scripted.open == 0)
+    await upstream.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["new", "kept"])
+async def test_a_subscription_is_its_connections_last(scripted: ScriptedUpstream, ahead: bool) -> None:
+    """A server that leaves ends its subscriptions and closes, which their heads could not say: no call may have been
+    sent on such a connection, for it is lost."""
+    served = asyncio.Event()
+
+    async def leaves(exchange: Exchange) -> None:
+        if b"subscriptions/listen" not in exchange.seen.body:
+            served.set()
+            await answer(exchange)
+            return
+        await exchange.send(SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b""))
+        exchange.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(served.wait(), 1)
+        exchange.writer.close()
+
+    scripted.script = leaves
+    upstream = upstream_of(scripted.url)
+    if ahead:
+        await ask(upstream)
+        served.clear()
+    found = await upstream.forward(an_admitted(a_subscription({"toolsListChanged": True})))
+    assert [piece async for piece in found.chunks()] == [b"data: 1\n\n"]
+    assert await ask(upstream) == result_of(1)
+    assert scripted.connections == 2
+    await upstream.close()
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["read to its end", "released"])
+async def test_a_long_stream_is_its_connections_last(
+    scripted: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, released: bool
+) -> None:
+    """A server may have been told to end since the head was sent, and closes behind the answer unsaid. A stream that
+    was short leaves its connection to others."""
+    read = asyncio.Event()
+
+    async def streams(exchange: Exchange) -> None:
+        await exchange.send(SSE_HEAD + chunk(b"data: 1\n\n"))
+        await read.wait()
+        await exchange.send(chunk(b""))
+
+    async def call(upstream: HttpUpstream) -> None:
+        read.clear()
+        found = await upstream.forward(an_admitted())
+        async for _ in found.chunks():
+            if released:
+                found.release()
+            read.set()
+        await eventually(lambda: scripted.open == len(first_of(upstream)._idle))
+
+    scripted.script = streams
+    upstream = upstream_of(scripted.url)
+    for long_s, connections in ((3600.0, 1), (0.0, 2)):
+        monkeypatch.setattr(wire, "LONG_S", long_s)
+        for _ in range(2):
+            await call(upstream)
+        assert scripted.connections == connections, long_s
     await upstream.close()

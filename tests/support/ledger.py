@@ -1,9 +1,10 @@
 """An MCP server that writes every call down before it answers, and that can be restarted while it is called.
 
 `python -m tests.support.ledger PORT FILE DRAIN_S`: each `tools/call` appends its `n` to FILE, which several share. On
-SIGTERM it ends decently, as a good server does: each answer says that it is its connection's last, subscriptions
-get their result, newcomers are refused after DRAIN_S and only once nobody is left half-way in, and no kept connection
-is closed that a client may still use. A line on stdout says that it listens, another one that it no longer does.
+SIGTERM it ends decently, as a good server does: each answer says that it is its connection's last, newcomers are
+refused after DRAIN_S and only once nobody is left half-way in, and no kept connection is closed that a client may
+still use. Subscriptions get their result; their connections are closed with it, as uvicorn does, though a head that
+was sent before could not say so. A line on stdout says that it listens, another one that it no longer does.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.support.upstream import SSE_HEAD, chunk, result_of
 LINGER_S = UpstreamLimits().idle_s * 3
 """The gateway closes what has idled for a third of this. One that idles since before SIGTERM is closed no sooner than
 a client that gets little processor has had time for it: a request might be on its way in it."""
+LAST_HEAD = SSE_HEAD[:-2] + b"Connection: close\r\n\r\n"
 TOOLS = [{"name": "read", "inputSchema": {"type": "object"}}]
 open_: set[Ledger] = set()
 alone = asyncio.Event()
@@ -68,7 +70,8 @@ class Ledger(asyncio.Protocol):
     def _serve(self, request: dict[str, Any]) -> None:
         method, request_id = request["method"], request["id"]
         if method == "subscriptions/listen":
-            self.transport.write(SSE_HEAD + event(acknowledgement(request)))
+            head = LAST_HEAD if leaving.is_set() else SSE_HEAD
+            self.transport.write(head + event(acknowledgement(request)))
             subscribed[self] = request_id
             if leaving.is_set():
                 self.end()
