@@ -87,7 +87,6 @@ from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.wires.watching import Wires
 from policies.port import Engine
-from policies.reloading import Replaced
 from policies.shadow import Shadow
 
 Scope = MutableMapping[str, Any]
@@ -159,7 +158,7 @@ class House:
         )
         self._store, desk = office.store, office.desk
         shelf = await self._take_over(office)
-        self._policy = policy = make_engine(plan, self._replaced)
+        self._policy = policy = make_engine(plan, lambda to: tell_replaced(to, self._telemetry.replaced, sink.note))
         await open_policy(plan, policy, opened)
         for issuer in plan.issuers:
             # One that is away for a moment can come back; a file that is not there was never meant.
@@ -268,14 +267,14 @@ class House:
         tenure.write_down()
         return self._shelf
 
-    def _replaced(self, replaced: Replaced) -> None:
-        tell_replaced(replaced, self._telemetry.replaced, self._sink.note)
+    def _carry_over(self) -> None:
+        self._telemetry.carry_over(self._sink, self._counted, self._upstream.sessions, self._streams, self._shadow)
+        self._telemetry.replicas.carry_over(self._http)
 
     def status(self) -> Status:
         """How it is: readiness, the revision that judges, and every gauge."""
         tokens, policy, sink, store = self._tokens, self._policy, self._sink, self._store
-        self._telemetry.carry_over(sink, self._counted, self._upstream.sessions, self._streams, self._shadow)
-        self._telemetry.replicas.carry_over(self._http)
+        self._carry_over()
         # Leases that nobody extends end calls that run as `unknown`.
         looked_after = self._upkeep.well and self._courier.well
         own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
@@ -364,5 +363,6 @@ class House:
         return passage.decision_id
 
     async def close(self) -> None:
-        """Close every room; what waits to be recorded is recorded."""
+        """Close every room; what waits to be recorded is recorded, and what the last calls counted is told."""
         await self._open.aclose()
+        self._carry_over()

@@ -1,6 +1,6 @@
 """The one command, `ostiary`; it reads the configuration and delegates.
 
-Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked.
+Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.options import config_option, fail
+from gateway.options import INTERRUPTED, config_option, fail
 
 if TYPE_CHECKING:
     from gateway.audit.place import Place
@@ -60,6 +60,20 @@ class House(click.Group):
             return command
         return super().get_command(ctx, cmd_name)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Ctrl-C, in any command that does not see to it itself: 130, as a shell expects, and no word about it.
+
+        A question to the terminal (`click.prompt`) turns it into `Abort`; so it does the end of the input, which
+        stays what it is: exit 1.
+        """
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort) as stopped:
+            if isinstance(stopped, click.Abort) and not isinstance(stopped.__context__, KeyboardInterrupt):
+                raise
+            click.echo(err=True)  # the terminal's ^C stands on a line of its own
+            ctx.exit(INTERRUPTED)
+
 
 @click.group(cls=House, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ostiary")
@@ -69,7 +83,7 @@ def main(ctx: click.Context) -> None:
 
     Begin with `demo`, which shows what it does, or with `init`, which writes a configuration for a server of yours.
 
-    Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked.
+    Exit codes: 0 done (or: the answer is yes), 1 the answer is no, 2 it could not be asked, 130 stopped by Ctrl-C.
     """
     if ctx.invoked_subcommand in {"approvals", "pins", "policy", "registry"}:
         from gateway.doors import door_of  # noqa: PLC0415 - see House

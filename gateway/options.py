@@ -8,6 +8,8 @@ from typing import Final, NoReturn
 import click
 
 COULD_NOT_ASK: Final = 2
+INTERRUPTED: Final = 130
+"""By Ctrl-C: what a shell says of a process that SIGINT ended (128 and the signal's number)."""
 config_option = click.option(
     "--config",
     "config",

@@ -25,8 +25,8 @@ from gateway.demo.people import NOTICE, PEOPLE
 from gateway.demo.screen import Screen
 from gateway.demo.stack import Stack, StackFailed
 from gateway.demo.stops import STOPS, TRANSFER, Visit
+from gateway.options import INTERRUPTED
 
-INTERRUPTED = 130
 NOT_ASKED = 2
 
 

@@ -33,7 +33,6 @@ from gateway.evidence.scrubbing import Scrubber, TooShort
 from gateway.evidence.site import PlanInvalid, Site, commands, read_plan, tokens_here
 from gateway.evidence.verifying import describe, examine
 
-INTERRUPTED: Final = 130
 _LONGEST: Final = 500
 _tell_now = partial(click.echo, err=True)
 
@@ -74,8 +73,6 @@ def evidence(  # noqa: PLR0917 - one a parameter
         made = _ask(ctx, config, plan or config.with_name("evidence.yaml"), ca, out) if config else _ask_demo(out)
     except (Unreadable, Secretive, TooShort, PlanInvalid, ConfigError, OSError) as error:
         give_up(str(error))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     _tell(made, out, as_json)
     sys.exit(0 if made.complete else 1)
 

@@ -25,7 +25,7 @@ from gateway.serving.understudy import Understudy
 
 CANNOT_START = 3
 """A worker's exit code when its configuration or its bundle can't be used."""
-ORDERLY = (0, CANNOT_START, -signal.SIGTERM, -signal.SIGINT)
+ORDERLY = (0, CANNOT_START, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
 """Exit codes of a worker that ended when it was asked to."""
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_AFTER_S = 10.0

@@ -274,6 +274,24 @@ async def test_the_grace_time_is_a_bound(tmp_path: Path, files: Files, replica: 
     assert ends[0] in {"cancelled", "unknown"}
 
 
+async def test_a_call_that_ends_while_its_worker_closes_is_timed(tmp_path: Path, files: Files, replica: str) -> None:
+    """What is counted after the last look, of a call that was cut off, is carried over all the same."""
+    stack = await a_stack(tmp_path, replica, limits={"grace_s": 1, "drain_s": 0}).start()
+    assert (await stack.post("files", call())).status_code == 200
+    calling = asyncio.create_task(stack.post("files", call(arguments={"wait": True})))
+    await eventually("both calls ran", lambda: len(files.executed) == 2)
+    _, before = await readiness(stack)
+    os.kill(before["workers"][0]["pid"], signal.SIGTERM)
+    await eventually("the worker left", lambda: bool(events(stack, "worker_left")))
+    with contextlib.suppress(httpx.TransportError):
+        await calling
+    counted = await total(stack, 'ostiary_requests_total{method="tools/call"')
+    assert counted == 2
+    assert await total(stack, 'ostiary_request_seconds_count{server="files"') == counted
+    assert await total(stack, 'ostiary_room_seconds_count{room="record"') == counted
+    assert await stack.stop() == 0
+
+
 FAULTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], str]] = {
     # what is wrong: (changed sections, changed environment, what standard error must name)
     "unknown key": ({"limits": {"body_byte": 1}}, {}, r"limits\.body_byte"),
