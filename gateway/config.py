@@ -12,7 +12,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.bounds import Limits
 from gateway.settings.callers import ASYMMETRIC, Admin, Identity, Listen, SignInClient, SignInSettings
@@ -68,12 +67,8 @@ __all__ = [
 ]
 
 
-class Settings(BaseSettings):
+class Settings(Group):
     """The whole configuration (design.md, "Public face")."""
-
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix="OSTIARY_", env_nested_delimiter="__", hide_input_in_errors=True
-    )
 
     public_url: SecureUrl
     listen: Listen = Listen()
@@ -92,18 +87,6 @@ class Settings(BaseSettings):
     registry: RegistrySettings = RegistrySettings()
     limits: Limits = Limits()
     allowed_hosts: tuple[Authority, ...] = ()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the file; no .env file and no secrets folder is read."""
-        return env_settings, init_settings
 
     @model_validator(mode="after")
     def _serve(self) -> Self:

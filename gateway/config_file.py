@@ -14,7 +14,6 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
-from pydantic_settings import EnvSettingsSource, SettingsError
 
 from gateway.config import (
     AuditSettings,
@@ -31,7 +30,6 @@ from gateway.config import (
     TlsSettings,
 )
 from gateway.inclusion import hold_to_lock, include, read_servers
-from gateway.mistakes import mistakes_in
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -151,16 +149,23 @@ def _check_environment() -> None:
             raise ConfigError(f"the environment variable {name}: is no setting; {_NEARLY[name]} is one")
 
 
-def _not_json() -> Iterator[str]:
-    """The variables whose text is no JSON although their setting is a list or a map."""
-    environment = EnvSettingsSource(Settings)
-    for name, text in environment.env_vars.items():
-        one = EnvSettingsSource(Settings)
-        one.env_vars = {name: text}
-        try:
-            one()
-        except SettingsError:
-            yield f"the environment variable {name.upper()}: lists and maps are written as JSON there"
+def _under_environment(document: dict[str, Any]) -> dict[str, Any]:
+    """The file's settings and the environment's, which win. Raises `ConfigError`."""
+    if not any(_is_setting(name.lower()) for name in os.environ):
+        return document
+    from gateway.environment import read_environment  # noqa: PLC0415 - a library for this alone
+
+    return _merged(document, read_environment())
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith("ostiary_") and name.removeprefix("ostiary_").partition("__")[0] in Settings.model_fields
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`under` and `over`, which wins; maps within each other are merged as well."""
+    both = {name for name in over if isinstance(over[name], dict) and isinstance(under.get(name), dict)}
+    return {**under, **over, **{name: _merged(under[name], over[name]) for name in both}}
 
 
 def read_yaml(file: Path, content: bytes | None = None) -> tuple[dict[str, Any], str]:
@@ -222,10 +227,10 @@ def read_settings(
         raise ConfigError(f"{file}: {error.strerror}") from error
     included = include(document, folder, read_yaml if stanzas is None else lambda file: read_yaml(file, stanzas))
     try:
-        settings = Settings(**document)
-    except SettingsError as error:
-        raise ConfigError("\n".join(_not_json())) from error
+        settings = Settings(**_under_environment(document))
     except ValidationError as error:
+        from gateway.mistakes import mistakes_in  # noqa: PLC0415 - with what it needs to guess what was meant
+
         place = (file, yaml.compose(text, Loader=_StrictLoader))
         theirs = included.file and (included.file, yaml.compose(included.text, Loader=_StrictLoader))
         others = dict.fromkeys(included.names, theirs) if theirs else {}

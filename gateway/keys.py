@@ -13,13 +13,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import httpx
 import structlog
 
 from gateway.contract.refusals import Refusal, Refused
 from gateway.signatures import Key, Signed, invalid, read_key_set, strict_object
+
+if TYPE_CHECKING:
+    import httpx
 
 log = structlog.get_logger(__name__)
 
@@ -144,9 +147,14 @@ def _in_words(fault: Exception) -> str:
     """Why keys could not be read, in words of ours: a library's text may hold what was fetched."""
     if isinstance(fault, KeysUnreadable):
         return str(fault)
-    known = {httpx.ConnectError: "no connection", TimeoutError: "it took too long", ValueError: "it is no key set"}
-    words = next((words for kind, words in known.items() if isinstance(fault, kind)), "")
-    return f"{words} ({type(fault).__name__})".lstrip()
+    kind, words = type(fault).__name__, ""
+    if kind == "ConnectError":  # httpx's, which is not loaded where all keys are in files
+        words = "no connection"
+    elif isinstance(fault, TimeoutError):
+        words = "it took too long"
+    elif isinstance(fault, ValueError):
+        words = "it is no key set"
+    return f"{words} ({kind})".lstrip()
 
 
 class KeySource:

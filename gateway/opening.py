@@ -17,7 +17,6 @@ from approvals.outbox import Outbox
 from approvals.store import Store
 from approvals.ticket import Transition
 from gateway.audit.commits import GroupCommit
-from gateway.audit.courier import CheckpointCourier
 from gateway.audit.jsonl import JsonlSettings, JsonlSink
 from gateway.audit.keeping import CheckpointFile, Keeper, Keeping, SecondPlace
 from gateway.audit.port import AuditUnavailable
@@ -39,6 +38,7 @@ from gateway.registry.sources import Sources
 from gateway.registry.watching import Counter as Compared
 from gateway.registry.watching import Examiner, RegistryWatch, Subject
 from gateway.sealing import derive_keys
+from gateway.serving.plain import load_plain
 from gateway.serving.tenure import Tenure, begin_tenure
 from gateway.signals.traces import Traces
 from gateway.tokens import Tokens
@@ -154,6 +154,9 @@ def _make_keeper(plan: Plan, sink: GroupCommit) -> Keeper | None:
     if audit.checkpoints.file is not None:
         places["file"] = CheckpointFile(audit.checkpoints.file)
     if audit.checkpoints.webhook is not None:
+        load_plain("httpx")
+        from gateway.audit.courier import CheckpointCourier  # noqa: PLC0415
+
         places["webhook"] = CheckpointCourier(audit.checkpoints.webhook)
     file = None if plan.audit_database else audit.file
     return Keeper(sink, file, places, key, Keeping(audit.checkpoints.every_s, audit.keep_s))

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import structlog
 
 from gateway.contract.identity import identity_from_claims, read_audience, read_time
@@ -27,6 +26,7 @@ from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.strict_json import NotStrict
 from gateway.keys import KeySource, Upkeep, from_discovery, from_file, from_url, is_secure_url
+from gateway.serving.plain import load_plain
 from gateway.signatures import (
     ALGORITHMS,
     NOT_SIGNED,
@@ -38,6 +38,9 @@ from gateway.signatures import (
     read_compact,
     strict_object,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 log = structlog.get_logger(__name__)
 
@@ -161,6 +164,9 @@ class Tokens:
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
+        load_plain("httpx")  # at the start, where an issuer is asked for its keys
+        import httpx  # noqa: PLC0415
+
         # No redirects; no proxy, cookie or .netrc from the environment. SSL_CERT_FILE and SSL_CERT_DIR are honoured.
         return httpx.AsyncClient(
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},

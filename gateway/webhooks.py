@@ -13,14 +13,16 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
-
-import httpx
+from typing import TYPE_CHECKING, Literal
 
 from approvals.notify import NotDelivered
 from approvals.telling import Hook, read_secrets
 from gateway.lookups import Lookups
+from gateway.serving.plain import load_plain
 from gateway.upstream.target import Address, ReplicaAddress, ReplicaRefused, check_address, check_replica_url
+
+if TYPE_CHECKING:
+    import httpx
 
 CONNECT_S = 3.0
 ANSWER_S = 10.0
@@ -65,9 +67,13 @@ class WebhookSender:
         self._addresses = {webhook.hook.id: webhook.address for webhook in webhooks}
         self._tls = tls
         self._lookups = Lookups()
+        if webhooks:  # now, not at the first message
+            load_plain("httpx")
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
+        import httpx  # noqa: PLC0415 - see `__init__`
+
         # A connection is never used again: two names at one address would share it, and its certificate.
         return httpx.AsyncClient(
             verify=self._tls or httpx.create_ssl_context(),
@@ -92,6 +98,8 @@ class WebhookSender:
             raise NotDelivered("timeout") from None
 
     async def _deliver(self, target: ReplicaAddress, body: bytes, headers: Mapping[str, str]) -> None:
+        import httpx  # noqa: PLC0415 - loaded by now
+
         why = "no_address"
         for address in (await self._resolve(target))[:ADDRESSES]:
             try:

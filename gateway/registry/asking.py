@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-import httpx
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.contract.differences import visible
 from gateway.contract.strict_json import NotStrict, read_strictly
 from gateway.upstream.target import ReplicaRefused, check_replica_url
+
+if TYPE_CHECKING:
+    import httpx
 
 _LONGEST: Final = 20_000
 """Characters of a text of an error that are looked at: more than a token has."""
@@ -76,6 +77,8 @@ async def ask_json(
     body: bytes | None = None,
 ) -> Answered:
     """One exchange whose answer is JSON with one reading, within the limits. Raises `RegistryFault` subclasses."""
+    import httpx  # noqa: PLC0415 - loaded by who made `http`
+
     try:
         async with (
             asyncio.timeout(limits.answer_s),

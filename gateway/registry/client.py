@@ -10,10 +10,9 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-import httpx
 import orjson
 
 from gateway.registry.asking import (
@@ -27,6 +26,10 @@ from gateway.registry.asking import (
     is_bearer,
 )
 from gateway.registry.listing import Entry, Page, Unreadable, read_entry, read_page
+from gateway.serving.plain import load_plain
+
+if TYPE_CHECKING:
+    import httpx
 
 VERSIONS: Final = ("v0.1", "v0")
 """Of the API, the stable one first. Both speak the same; v0 came before."""
@@ -159,6 +162,9 @@ async def fetch_record(url: str, limits: ClientLimits | None = None) -> Any:
 
 def _open(url: str, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
     """A client for one place. Raises `RegistryInvalid`."""
+    load_plain("httpx")  # in a thread; most gateways ask no registry
+    import httpx  # noqa: PLC0415
+
     if not check_source(url):
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which believes nobody, and is asked for nothing
     return httpx.AsyncClient(

@@ -112,6 +112,22 @@ def test_a_mistake_is_looked_for_where_it_was_made(
     assert "ostiary.yaml" not in str(caught.value)
 
 
+def test_a_variable_changes_one_setting_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file sets beside it stays: a variable replaces the setting that it names, and no group."""
+    content = {**document(), "listen": {"host": "127.0.0.2", "port": 1}}
+    monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")
+    monkeypatch.setenv("ostiary_limits__grace_s", "7")
+    settings = load(tmp_path, content)
+    assert (settings.listen.host, settings.listen.port, settings.limits.grace_s) == ("127.0.0.2", 9999, 7)
+
+
+def test_a_setting_has_one_spelling(tmp_path: Path) -> None:
+    """`Limits` is no setting, so that a file can't set `limits` twice."""
+    assert load(tmp_path, {**document(), "limits": {"grace_s": 7}}).limits.grace_s == 7
+    with pytest.raises(ConfigError, match="Limits: there is no such setting"):
+        load(tmp_path, {**document(), "Limits": {}})
+
+
 def test_a_misspelt_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that is spelt like a setting's and is none would silently do nothing."""
     monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")

@@ -17,17 +17,20 @@ from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 
 PEOPLE = ("fastapi", "starlette", "jinja2", "authlib", "joserfc", "gateway.sign_in.door", "gateway.review_audit")
 """What only visitors of the API and the pages need."""
-SELDOM = ("alembic", "opentelemetry", "asyncpg", "opa_client", "mcp", "gateway.evidence", "gateway.demo")
+SELDOM = (
+    *("httpx", "pydantic_settings", "alembic", "opentelemetry", "asyncpg", "opa_client", "mcp"),
+    *("gateway.evidence", "gateway.demo"),
+)
 """What a configuration has to ask for."""
-SERVING = ("sqlalchemy", "httpx", "jwt", "cryptography", "uvloop", "prometheus_client", "jsonschema_rs")
+SERVING = ("sqlalchemy", "jwt", "cryptography", "uvloop", "prometheus_client", "jsonschema_rs")
 """What only workers need, and the supervisor's listener for operators."""
 CONFIGURATION = ("pydantic", "yaml", "gateway.config", "structlog")
-DRAWING = ("rich.console", "pygments.lexer", "attr._make", "typer")
+UNUSED = ("rich.console", "pygments.lexer", "attr._make", "typer", "greenlet._greenlet")
 """What libraries load wherever it is installed (`gateway/serving/plain.py`), and nobody who serves uses. The parts
 tell: the packages' own names are seen where they were asked for and not found, too.
 """
 ALL = (*PEOPLE, *SELDOM, *SERVING, *CONFIGURATION)
-NOBODY = (*PEOPLE, *SELDOM, *DRAWING, "sqlalchemy.dialects.postgresql", "sqlalchemy.orm", "gateway.parlour")
+NOBODY = (*PEOPLE, *SELDOM, *UNUSED, "sqlalchemy.dialects.postgresql", "sqlalchemy.orm", "gateway.parlour")
 """What no process of a gateway on embedded defaults has loaded while it serves calls."""
 
 
@@ -67,15 +70,16 @@ def test_what_is_loaded_ahead_does_not_look_at_the_environment() -> None:
     assert "prometheus_client" not in found
 
 
-def test_who_serves_loads_nothing_that_draws() -> None:
-    """Libraries that would load rich do without it, also where it is installed; whoever draws finds it later."""
+def test_who_serves_loads_nothing_that_it_has_no_use_for() -> None:
+    """Libraries that would load rich or greenlet do without where these are installed; who wants them finds them."""
     load = "from gateway.serving.plain import load_plain; load_plain('structlog', 'httpx')"
-    assert loaded("import structlog, httpx").issuperset({"rich.console", "pygments.lexer"})
+    assert loaded("import structlog, httpx").issuperset({"rich.console", "pygments.lexer", "greenlet._greenlet"})
     found = loaded(load)
     assert {"structlog", "httpx"} <= found
-    assert sorted(found.intersection(DRAWING)) == []
+    assert sorted(found.intersection(UNUSED)) == []
     assert "rich.console" in loaded(f"{load}; import rich.console")
     assert "rich.console" in loaded(f"import rich.console; {load}")
+    assert "greenlet._greenlet" in loaded(f"{load}; import greenlet")
 
 
 async def test_a_gateway_that_serves_has_loaded_nothing_for_others(tmp_path: Path) -> None:
