@@ -124,7 +124,7 @@ class EventParser:
 
     def _read_plainly(self, data: bytes, end: int) -> Iterator[Event | Comment]:
         """The lines up to `end`, each of which LF ends."""
-        at, find, startswith = 0, data.find, data.startswith
+        at, find, startswith, limit = 0, data.find, data.startswith, self._limit
         if self._tail:
             line, self._tail = self._tail, bytearray()
             line += data[: find(b"\n")]
@@ -142,7 +142,8 @@ class EventParser:
                     yield found
             elif not self._data and startswith(b"\n", stop + 1):
                 # One line of data and an empty one, as nearly every writer has it: an event without further ado.
-                self._bound(stop - at - len(_DATA) + _LINE_COST)
+                if stop - at - len(_DATA) + _LINE_COST > limit:
+                    raise TooLarge
                 kind, self._kind = self._kind, b""
                 yield Event(kind, data[at + len(_DATA) : stop], self._last_id)
                 stop += 1

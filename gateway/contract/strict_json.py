@@ -27,6 +27,9 @@ _LONG = 512
 _QUOTES = 24
 """Quotes that are looked at in any text to find long strings, besides one for each 2 KiB."""
 
+_NEAR = 4096
+"""Bytes before and behind the one long string that a text is about."""
+
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _SPACE = b" \t\r\n"
 _BEHIND_VALUES = (b",", b"]", b"}")
@@ -54,7 +57,7 @@ class TwoReadings(NotStrict):
 
 def read_strictly(text: bytes) -> Any:
     """The one value that `text` holds. Raises `NotStrict` or its subclass `TwoReadings`."""
-    bare = _leave_out_long_strings(text) if len(text) > 2 * _LONG else text
+    bare = (_leave_out_the_one_amid(text) or _leave_out_long_strings(text)) if len(text) > 2 * _LONG else text
     brackets = _count_brackets(bare)
     try:
         document = orjson.loads(text)
@@ -75,6 +78,25 @@ def _same_but_for_space(text: bytes, compact: bytes) -> bool:
     in each object, and the same digits in each number; and what was written of a value has no name twice.
     """
     return text.translate(None, _SPACE) == compact.translate(None, _SPACE)
+
+
+def _leave_out_the_one_amid(text: bytes) -> bytes | None:
+    """The same at a few glances, where a text is about one long string, in which its middle stands; else `None`.
+
+    Without a backslash before it, quotes come in pairs: behind an even number of them, the next begins a string.
+    """
+    middle = len(text) // 2
+    opening, end = text.rfind(b'"', 0, middle), text.find(b'"', middle)
+    if (
+        end - opening > _LONG
+        and 0 <= opening < _NEAR > len(text) - end
+        and text[end - 1] != _BACKSLASH
+        and text.startswith(_BEHIND_VALUES, end + 1)
+        and text.find(b"\\", 0, opening) < 0
+        and not text.count(b'"', 0, opening) % 2
+    ):
+        return text[: opening + 1] + text[end:]
+    return None
 
 
 def _leave_out_long_strings(text: bytes) -> bytes:

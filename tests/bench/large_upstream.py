@@ -3,7 +3,8 @@
     python -m tests.bench.large_upstream --port PORT
 
 It looks at nothing of a request but its tool: `argument` takes a megabyte, `result` and `event` answer with one in
-one piece, `stream` in 250 events; `long` and `slow` answer with a stream of many megabytes.
+one piece, `stream` in 250 events; the same in ASCII under `argument-ascii` and so on; `long` and `slow` answer with
+a stream of many megabytes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ MEGABYTE = 1_000_000
 LINE = "The quick brown fox jumps over the lazy dog, \u201cagain\u201d; and it counts: 0123456789.\n"
 """Not all of it is ASCII, and its end is escaped in JSON: the dearer kind of text."""
 
-TEXT = LINE * (MEGABYTE // len(LINE.encode()))
+ASCII = "-ascii"
 EVENT_BYTES = 4000
-CASES = ("argument", "result", "stream", "event")
+KINDS = ("argument", "result", "stream", "event")
+CASES = (*KINDS, *(kind + ASCII for kind in KINDS))
 LONG = {"long": 100, "slow": 20}
 """Tool -> megabytes of its stream."""
 
@@ -34,17 +36,28 @@ TOOLS_DATA = {**DATA, "tools": {name: {"effect": "read", "scopes": ["files:read"
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}, "number": {"type": "integer"}}}
 
 
+def line_of(tool: str) -> str:
+    """A line of the text that this tool is about; both kinds have the same length in characters."""
+    return LINE.replace("\u201c", "'").replace("\u201d", "'") if tool.endswith(ASCII) else LINE
+
+
+def text_of(tool: str) -> str:
+    """A megabyte of such lines."""
+    line = line_of(tool)
+    return line * (MEGABYTE // len(line.encode()))
+
+
 def call_of(tool: str) -> str:
     """The body of a call, `NUMBER` in its arguments."""
-    arguments = {"number": 0, **({"text": TEXT} if tool == "argument" else {})}
+    arguments = {"number": 0, **({"text": text_of(tool)} if tool.startswith("argument") else {})}
     message = body("tools/call", {"name": tool, "arguments": arguments})
     message["params"]["_meta"]["progressToken"] = 1
     return orjson.dumps(message).decode().replace('"number":0', '"number":NUMBER', 1)
 
 
-def progress(number: int) -> bytes:
+def progress(number: int, line: str = LINE) -> bytes:
     """A notification of `EVENT_BYTES`, as an event."""
-    params = {"progressToken": 1, "progress": number, "message": LINE * (EVENT_BYTES // len(LINE))}
+    params = {"progressToken": 1, "progress": number, "message": line * (EVENT_BYTES // len(line))}
     return event(orjson.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
 
 
@@ -54,14 +67,21 @@ def event(text: bytes) -> bytes:
 
 
 SMALL = result_of(1, content=[{"type": "text", "text": "x" * 200}])
-LARGE = result_of(1, content=[{"type": "text", "text": TEXT}])
-EVENTS = (*map(progress, range(MEGABYTE // EVENT_BYTES)), event(SMALL))
-ANSWERS = {
-    "argument": http(200, SMALL),
-    "result": http(200, LARGE),
-    "stream": SSE_HEAD + b"".join(map(chunk, EVENTS)) + chunk(b""),
-    "event": SSE_HEAD + chunk(event(LARGE)) + chunk(b""),
-}
+
+
+def answer_of(tool: str) -> bytes:
+    """What one of `CASES` answers."""
+    kind = tool.removesuffix(ASCII)
+    if kind == "argument":
+        return http(200, SMALL)
+    if kind == "stream":
+        events = [progress(number, line_of(tool)) for number in range(MEGABYTE // EVENT_BYTES)]
+        return SSE_HEAD + b"".join(map(chunk, [*events, event(SMALL)])) + chunk(b"")
+    large = result_of(1, content=[{"type": "text", "text": text_of(tool)}])
+    return http(200, large) if kind == "result" else SSE_HEAD + chunk(event(large)) + chunk(b"")
+
+
+ANSWERS = {tool: answer_of(tool) for tool in CASES}
 
 
 class Large(asyncio.BufferedProtocol):

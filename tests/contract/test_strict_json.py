@@ -212,6 +212,15 @@ def test_what_stands_between_strings_is_no_string(opening: bytes) -> None:
         read_strictly(text % (opening, b"1e-400," * 400))
 
 
+@pytest.mark.parametrize("quoted", ['",', '"]', '"}', '\\"', '\\",', '":', "\\"])
+@pytest.mark.parametrize("before", ["", "a", 'a"b', "\\", '\\"'])
+def test_a_text_about_one_long_string_is_read_whole(before: str, quoted: str) -> None:
+    """JSN-05: quotes and brackets in the one long string that a text is about end nothing, wherever they stand."""
+    for at in range(1990, 2020):
+        for value in ([before, "x" * at + quoted + "y" * 2000], {before: "x" * at + quoted + "y" * 2000, "z": 1}):
+            assert read_strictly(orjson.dumps(value)) == value
+
+
 @pytest.mark.parametrize("spoilt", [b"x\ny", b"\xff", b"\\ud800", b"\\x", b"\xed\xa0\x80", b"\0"])
 def test_a_long_string_is_itself_judged(spoilt: bytes) -> None:
     """JSN-05, JSN-06: what is wrong in a short string is wrong in a long one."""
