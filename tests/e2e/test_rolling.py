@@ -192,8 +192,6 @@ async def restart(gateway: Behind) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        # Not in CI: three to five of it side by side on two cores lost one call in 31 runs (502 50201: its connection
-        # was ended unread by a server that left). test_restarted_servers.py restarts servers with every change.
         pytest.param(SMALL, id="small", marks=pytest.mark.soak),
         pytest.param(WHOLE, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
@@ -268,8 +266,7 @@ async def one_after_the_other(
             await begin()
             if left:
                 # Ready is not yet asked again: with the other one gone before that, nginx would know nobody to ask.
-                # It counts whole seconds, and one that it tries is well for it only once that request is over:
-                # while the other one leaves, that may be a subscription.
+                # It counts whole seconds.
                 await asyncio.sleep(max(size.pause_s, size.forgiven_s + 1.5))
 
     async def all_replicas() -> None:
