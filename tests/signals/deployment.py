@@ -35,6 +35,18 @@ from tests.support.stack import ISSUER, Stack
 from tests.support.upstream import Exchange, ScriptedUpstream, http
 
 DAY_S = 86_400.0
+FAULTY = """
+import os
+from gateway.turnstile import Turnstile
+whole = Turnstile.enter
+def enter(self, identity):
+    if os.path.exists(os.environ["FAULT"]):
+        raise TypeError("planted")
+    return whole(self, identity)
+Turnstile.enter = enter
+"""
+"""A room with a programming error in it, while the file is there (as `sitecustomize.py`)."""
+
 PUBLISHED = "com.example/weather"
 
 
@@ -89,6 +101,11 @@ class Deployment:
         process = self.houses[house].stack.process
         assert process is not None
         return process.pid
+
+    @property
+    def fault(self) -> Path:
+        """While it is there, the gateway `opa` has a defect."""
+        return Path(self.houses["opa"].stack.environment["FAULT"])
 
     def certify(self, house: str, days: float) -> None:
         """The certificate that it shows to a server ends in so many days."""
@@ -145,7 +162,7 @@ def deployed(
     """Started together; the issuer of some tokens is not there yet."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "two", "opa")}
     with contextlib.ExitStack() as open_:
-        disk = open_.enter_context(Ext4(tmp_path_factory.mktemp("record"), "64m"))
+        disk = open_.enter_context(Ext4(tmp_path_factory.mktemp("record"), "1g"))
         otlp, jwks, authority = Receiver(), stage.run(make_jwks()), Authority("tests")
         open_.callback(otlp.close)
         answers: list[bytes | None] = [http(200)]
@@ -185,6 +202,9 @@ def deployed(
         furnish(
             stacks["opa"], settings_of({"plain": [behind["plain"]]}), policy={"engine": "opa", "url": opa.url}
         )  # fmt: skip
+        fault = tmp_path_factory.mktemp("fault")
+        (fault / "sitecustomize.py").write_text(FAULTY)
+        stacks["opa"].environment = {"PYTHONPATH": f"{fault}:{Path.cwd()}", "FAULT": str(fault / "is-there")}
         open_.callback(opa.kill)
         opa.start()
         for name in ("one", "two"):

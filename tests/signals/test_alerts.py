@@ -22,7 +22,7 @@ from tests.signals.deployment import Deployment, deployed
 from tests.signals.files import alerts
 from tests.signals.troubles import Names, Step, Trouble, Troubles
 
-AT_PROMTOOL = {"OstiaryDefect", "OstiaryKeysOld"}
+AT_PROMTOOL = {"OstiaryKeysOld"}
 
 
 @dataclass

@@ -68,8 +68,8 @@ def ways(watched: Watched) -> dict[tuple[str, str], Way]:
 
         return do
 
-    def gated() -> tuple[int, int]:
-        return watched.ask("disk", tool("write", number=next(numbers)))
+    def gated(house: str = "disk") -> tuple[int, int]:
+        return watched.ask(house, tool("write", number=next(numbers)))
 
     hung = watched.postgres.pause, watched.postgres.resume
     behind, again = read("disk", "gone"), play(None)
@@ -85,6 +85,7 @@ def ways(watched: Watched) -> dict[tuple[str, str], Way]:
         ("PostgreSQL: approvals", "hung"): Way("disk", *hung, gated, (403, 40303)),
         ("PostgreSQL: approvals", "read-only"): Way("disk", *read_only(watched.postgres), gated, (403, 40303)),
         ("PostgreSQL: approvals", "full"): Way("disk", *full(watched.room), gated, (403, 40303)),
+        ("SQLite: approvals", "full"): Way("opa", *full(watched.file_room), lambda: gated("opa"), (403, 40303)),
         ("PostgreSQL: audit", "full"): Way("opa", *full(watched.room), read("opa")),
         ("audit disk", "hung"): Way("disk", disk.freeze, disk.thaw, read("disk")),
         ("audit disk", "read-only"): Way("disk", disk.abort, lambda: mounted_anew(watched, disk), read("disk")),

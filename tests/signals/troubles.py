@@ -297,7 +297,7 @@ class Troubles:
     # Processes
 
     def processes(self) -> Iterator[Trouble]:
-        """Workers stand still, block, die; supervisors stand still; a deployment is gone."""
+        """Workers stand still, block, have a defect, die; supervisors stand still; a deployment is gone."""
         stopped: list[int] = []
 
         def stop_worker() -> None:
@@ -319,11 +319,19 @@ class Troubles:
             frozenset({"OstiaryUnreachable"}), lambda: kill(supervisor, signal.SIGSTOP),
             lambda: kill(supervisor, signal.SIGCONT),
         )  # fmt: skip
+        fault = self.made.fault
+        yield Trouble(
+            frozenset({"OstiaryDefect"}), fault.touch, fault.unlink, self.flawed, until_over=lambda: self.call("opa")
+        )  # fmt: skip
         yield from self.deaths()
         asking = self.asking.stack
         yield Trouble(
             frozenset({"OstiaryAbsent"}), lambda: self.run(asking.stop()), lambda: self.run(asking.launch())
         )
+
+    def flawed(self) -> None:
+        """A call meets the defect: it is refused."""
+        assert self.call("opa") == 500
 
     def deaths(self) -> Iterator[Trouble]:
         """Workers die, an approved call in one of them: nobody knows whether it happened."""
@@ -356,7 +364,7 @@ class Troubles:
         yield Trouble(frozenset({"OstiaryUsesUnclear"}), bool, known)
 
     def _lost(self, message: dict[str, object]) -> None:
-        with contextlib.suppress(OSError, AssertionError, ValueError):
+        with contextlib.suppress(OSError, EOFError, AssertionError, ValueError):
             self.one.ask(self.one.good(message, "plain"))
 
     # What takes long

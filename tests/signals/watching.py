@@ -101,6 +101,8 @@ class Watched:
     disk: Path
     room: Path
     """Where PostgreSQL keeps the tables, if `breakable`."""
+    file_room: Path
+    """Where the tickets' file of `opa` is, if `breakable`."""
     breakable: Ext4 | None
     """The record's disk, if it is one that can be frozen."""
     prometheus: Prometheus
@@ -198,13 +200,14 @@ def watch(
     """
     folders = {name: tmp_path_factory.mktemp(name) for name in ("disk", "opa")}
     with contextlib.ExitStack() as open_:
-        disk, room = tmp_path_factory.mktemp("disk-of-record"), None
+        disk, room, file_room = tmp_path_factory.mktemp("disk-of-record"), None, folders["opa"]
         ext4 = open_.enter_context(Ext4(disk, "16m")) if breakable else None
         if ext4 is None:
             open_.enter_context(file_system(disk, "4m"))
         else:
             room = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="ostiary-room-", dir="/tmp")))
             open_.enter_context(file_system(room, "48m"))
+            file_room = open_.enter_context(file_system(tmp_path_factory.mktemp("disk-of-tickets"), "2m"))
         postgres = Postgres()
         open_.callback(postgres.remove)
         postgres.start()
@@ -257,6 +260,7 @@ def watch(
         furnish(
             stacks["opa"], settings_of(behind, gone=IMPATIENT),
             policy={"engine": "opa", "url": opa.url},
+            approvals={"database": f"sqlite:///{file_room / 'ostiary.db'}"},
             audit={"file": "audit.jsonl", "database_env": "AUDIT"},
         )  # fmt: skip
         open_.callback(opa.kill)
@@ -270,7 +274,8 @@ def watch(
             open_.enter_context(house.http)
         gone = behind["gone"][0]
         yield Watched(
-            houses, stage, jwks, gone, answers, otlp, opa, postgres, disk, room or disk, ext4, prometheus
+            houses, stage, jwks, gone, answers, otlp, opa, postgres, disk, room or disk, file_room, ext4,
+            prometheus,
         )  # fmt: skip
 
 
