@@ -1,9 +1,8 @@
-"""The OPA adapter: an OPA server behind the port `policies.port.Policy`, on opa-python-client's asynchronous client.
+"""The OPA adapter: an OPA server behind the port `policies.port.Policy`.
 
 One constant address, to which names are only ever data. One failure, `PolicyUnavailable`, for everything that is not
 a whole, well-formed verdict of a named revision; never an allow. Answer format: OPA's REST API, "Get a Document (with
-Input)" with `provenance`. Of the library's client the session, the request and the header that carries the token are
-used; what it leaves open is closed here (docs/policy-engine.md, "The OPA adapter").
+Input)" with `provenance`. How it travels is `policies/wire.py` (docs/policy-engine.md, "The OPA adapter").
 """
 
 from __future__ import annotations
@@ -17,34 +16,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, SupportsBytes
-from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
-from opa_client import AsyncOpaClient
 
 from policies.breaker import Breaker, Pace
 from policies.frames import LONGEST_ANSWER
 from policies.plain import SELF_CHECK
 from policies.verdict import UNVERSIONED, PolicyUnavailable, Verdict, read_verdict
+from policies.wire import Wire
 
 # Constant: provenance names the revision that this very evaluation read, in its own transaction. An error of a
 # builtin is an error, as with the embedded engine, and does not just make a rule undefined.
 DECISION_PATH: Final = "/v1/data/mcp/authz/decision?provenance=true&strict-builtin-errors=true"
 
-_HEADERS: Final = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
 _REVISION: Final = re.compile(r"[\x21-\x7e]{1,256}\Z")
 _CONNECTIONS: Final = 64
 _WAITING: Final = 1024
 _WAITING_BYTES: Final = 64 * 1024 * 1024
 _QUESTION_BYTES: Final = 16 * 1024 * 1024
-_IDLE_S: Final = 15.0  # after this long a connection is not used again
-_RESOLVED_S: Final = 5  # as long as this an address is believed
 # OPA answers with few different texts: reading each once is enough. Reading is pure, and a verdict names the revision
 # that stands in its own text. What is decided is not remembered: every question is asked.
 _REMEMBERED: Final = 1024
 _REMEMBERED_BYTES: Final = 4096
-_LOST: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,71 +47,6 @@ class OpaTls:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Connections of which none is used that said something nobody had asked for.
-
-    The library keeps such a message as the answer to the next question: with it, one caller's yes would be another's.
-    """
-
-    async def connect(self, *args: Any, **options: Any) -> aiohttp.connector.Connection:
-        """As the library's, once more for every kept connection that is not clean."""
-        while True:
-            connection = await super().connect(*args, **options)
-            if connection.protocol is None or not connection.protocol.should_close:
-                return connection
-            connection.close()
-
-
-class _Client(AsyncOpaClient):  # type: ignore[misc]  # the library has no type information
-    """The library's client with a session that is bounded, verifies, and adds nothing of its own."""
-
-    def __init__(self, url: str, token: str | None, context: ssl.SSLContext | None, connections: int) -> None:
-        parts = urlsplit(url)
-        tls = parts.scheme == "https"
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        # No retries of the library's: it waits longer between two than a decision may take.
-        super().__init__(host, parts.port or (443 if tls else 80), ssl=tls, token=token, retries=0)
-        self.decision_url = self.root_url.removesuffix("/v1") + DECISION_PATH
-        self._context = context
-        self._connections = connections
-
-    async def _init_session(self) -> None:
-        """Replaces the library's, which takes no authority of one's own, nor a bound."""
-        self._connector = _Connector(
-            ssl=self._context if self._context is not None else True,
-            limit=self._connections,
-            keepalive_timeout=_IDLE_S,
-            ttl_dns_cache=_RESOLVED_S,
-        )
-        self._session = aiohttp.ClientSession(
-            headers={**_HEADERS, **(self.headers or {})},
-            connector=self._connector,
-            timeout=aiohttp.ClientTimeout(total=None),  # the deadline is one for all of a decision: `OpaPolicy`
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-        )
-
-    async def post_question(self, body: bytes) -> bytes:
-        """The request's body -> the answer's, whole and at most `LONGEST_ANSWER` long.
-
-        Raises `PolicyUnavailable`, and one of `_LOST` where the connection ended before an answer began.
-        """
-        try:
-            async with self._request("POST", self.decision_url, data=body, allow_redirects=False) as response:
-                try:
-                    return await _read_answer(response)
-                except BaseException:
-                    response.close()  # what is left of it is nobody's, so the connection is not used again
-                    raise
-        except aiohttp.ClientConnectorError as error:
-            raise _unreachable(error) from error
-        except _LOST:
-            raise
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _unreachable(error) from error
 
 
 class OpaPolicy:
@@ -139,12 +67,11 @@ class OpaPolicy:
         self._token = token
         self._tls = tls
         self._deadline_s = deadline_s
-        self._client: _Client | None = None
+        self._client: Wire | None = None
         # Of its own: callers whose questions take long hold every connection, and are no sign that OPA is away.
-        self._prober: _Client | None = None
+        self._prober: Wire | None = None
         self._breaker = Breaker(self._probe, moved, pace)
         self._revision = ""
-        self._asked: set[asyncio.Timeout] = set()
         self._asked_bytes = 0
         self._read: dict[bytes, Verdict] = {}
         self.evaluations = 0
@@ -188,26 +115,37 @@ class OpaPolicy:
         Raises `PolicyUnavailable` for a certificate or key that can't be read.
         """
         context = await asyncio.to_thread(_make_context, self._tls or OpaTls()) if self._url[:6] == "https:" else None
-        self._client = _Client(self._url, self._token, context, _CONNECTIONS)
-        self._prober = _Client(self._url, self._token, context, 1)
-        for client in (self._client, self._prober):
-            await client._init_session()  # the library's own way in, `async with`, is for one visit
+        self._client = self._wire(context, _CONNECTIONS)
+        self._prober = self._wire(context, 1)
         await self._breaker.start()
+
+    def _wire(self, context: ssl.SSLContext | None, connections: int) -> Wire:
+        return Wire(
+            self._url,
+            DECISION_PATH,
+            token=self._token,
+            context=context,
+            connections=connections,
+            deadline_s=self._deadline_s,
+            most=LONGEST_ANSWER,
+        )
 
     async def judge(self, question: SupportsBytes) -> Verdict:
         """See the port."""
         self.evaluations += 1
         text = bytes(question)
-        breaker, size = self._breaker, len(text)
+        breaker, client, size = self._breaker, self._client, len(text)
         if breaker.why:
             raise PolicyUnavailable(f"OPA is not asked at present: {breaker.why}")
         if size > _QUESTION_BYTES:
             raise PolicyUnavailable(f"the question is longer than {_QUESTION_BYTES} bytes")
-        if len(self._asked) >= _CONNECTIONS + _WAITING or self._asked_bytes + size > _WAITING_BYTES:
+        if client is None:
+            raise PolicyUnavailable("the policy engine is closed")
+        if client.asked >= _CONNECTIONS + _WAITING or self._asked_bytes + size > _WAITING_BYTES:
             raise PolicyUnavailable("overloaded: too many questions wait for OPA")
         self._asked_bytes += size
         try:
-            verdict = await self._ask(self._client, text)
+            verdict = await self._ask(client, text)
         except PolicyUnavailable:
             breaker.failed()
             raise
@@ -222,41 +160,18 @@ class OpaPolicy:
         self._revision = ""
         self._read.clear()
         clients, self._client, self._prober = (self._client, self._prober), None, None
-        now = asyncio.get_running_loop().time()
-        for deadline in self._asked:
-            if not deadline.expired():
-                deadline.reschedule(now)
-        while self._asked:  # noqa: ASYNC110 - a turn or two of the loop, once
-            await asyncio.sleep(0)
         for client in clients:
             if client is not None:
-                await client.close_connection()
+                await client.close()
 
     async def _probe(self) -> None:
+        if self._prober is None:
+            raise PolicyUnavailable("the policy engine is closed")
         for question in SELF_CHECK:
             await self._ask(self._prober, question.encode())
 
-    async def _ask(self, client: _Client | None, question: bytes) -> Verdict:
-        if client is None:
-            raise PolicyUnavailable("the policy engine is closed")
-        body = b'{"input":' + question + b"}"
-        deadline = asyncio.timeout(self._deadline_s)
-        try:
-            async with deadline:
-                self._asked.add(deadline)
-                try:
-                    answer = await client.post_question(body)
-                except _LOST:
-                    # OPA closed a connection that was kept, or has just been replaced. To ask changes nothing there.
-                    answer = await client.post_question(body)
-        except TimeoutError as error:
-            if self._client is None:
-                raise PolicyUnavailable("the policy engine was closed") from error
-            raise PolicyUnavailable(f"OPA's answer took longer than {self._deadline_s:g} s") from error
-        except _LOST as error:
-            raise _unreachable(error) from error
-        finally:
-            self._asked.discard(deadline)
+    async def _ask(self, client: Wire, question: bytes) -> Verdict:
+        answer = await client.post(b'{"input":', question, b"}")
         verdict = self._read.get(answer) or self._read_once(answer)
         self._revision = verdict.revision
         return verdict
@@ -269,38 +184,6 @@ class OpaPolicy:
                 self._read.clear()
             self._read[answer] = verdict
         return verdict
-
-
-async def _read_answer(response: Any) -> bytes:
-    """A response -> its body. Raises `PolicyUnavailable` for what OPA would not send; the text quotes none of it."""
-    if response.status != 200:  # a redirect is not followed: who answers has to be who was configured
-        raise PolicyUnavailable(f"OPA answered with status {response.status}{await _read_code(response)}")
-    if response.content_type != "application/json":
-        raise PolicyUnavailable("OPA's answer is not application/json")
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise PolicyUnavailable("OPA's answer is compressed, which was not asked for")
-    return await _read_bounded(response, LONGEST_ANSWER)
-
-
-async def _read_bounded(response: Any, most: int) -> bytes:
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > most:
-            raise PolicyUnavailable(f"OPA's answer is longer than {most} bytes")
-        parts.append(part)
-    return b"".join(parts)
-
-
-_CODE = re.compile(rb'"code"\s*:\s*"([a-z_]{1,40})"')
-
-
-async def _read_code(response: Any) -> str:
-    """The name of OPA's error, e.g. `internal_error`; its message can hold what the caller sent."""
-    if response.status not in (400, 401, 403, 500) or response.content_type != "application/json":
-        return ""
-    found = _CODE.search(await _read_bounded(response, 1 << 20))
-    return f" ({found[1].decode()})" if found else ""
 
 
 def _read(answer: bytes) -> Verdict:
@@ -355,12 +238,3 @@ def _make_context(tls: OpaTls) -> ssl.SSLContext:
     except OSError as error:  # ssl.SSLError is one
         raise PolicyUnavailable(f"policy.tls.{what}: {error.strerror or 'not usable'}") from error
     return context
-
-
-def _unreachable(error: BaseException) -> PolicyUnavailable:
-    """What went wrong with the connection: the kind alone, for a text could quote an answer."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        what = "its certificate is not accepted, or ours is not"
-    else:
-        what = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return PolicyUnavailable(f"OPA can't be asked: {what}")

@@ -18,7 +18,7 @@ from tests.support.upstream import Exchange, ScriptedUpstream, http, result_of
 PEOPLE = ("fastapi", "starlette", "jinja2", "authlib", "joserfc", "gateway.sign_in.door", "gateway.review_audit")
 """What only visitors of the API and the pages need."""
 SELDOM = (
-    *("httpx", "pydantic_settings", "alembic", "opentelemetry", "asyncpg", "opa_client", "mcp"),
+    *("httpx", "pydantic_settings", "alembic", "opentelemetry", "asyncpg", "policies.opa", "mcp"),
     *("gateway.evidence", "gateway.demo"),
 )
 """What a configuration has to ask for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import shutil
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 
 from policies import opa as opa_module
+from policies import wire as wire_module
 from policies.breaker import Breaker, Pace
 from policies.opa import OpaPolicy, OpaTls
 from policies.verdict import UNVERSIONED, Effect, PolicyUnavailable, Verdict
+from policies.wire import Wire
 from tests.ports.test_bundle import write_bundle
 from tests.ports.test_policy import HOSTILE_NAMES, RULES, ask, timed
 from tests.support.impostor import (
@@ -110,7 +113,18 @@ BROKEN: dict[str, tuple[Behaviour, str]] = {
     "no HTTP": (lambda writer: _write(writer, b"allow\r\n\r\n"), "can't be asked"),
     "two lengths": (two_lengths, "can't be asked"),
     "a head without end": (lambda writer: _write(writer, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000), "can't"),
-    "204": (says(ALLOW, "204 No Content"), "can't be asked"),
+    "204": (says(ALLOW, "204 No Content"), "status 204"),
+    "an interim answer": (says(b"", "103 Early Hints"), "status 103"),
+    "an upgrade": (
+        says(ALLOW, "101 Switching Protocols", more="Upgrade: h2c\r\nConnection: upgrade\r\n"),
+        "status 101",
+    ),
+    "two types": (says(ALLOW, more="Content-Type: application/json\r\n"), "two of content-type"),
+    "a length and chunks": (says(ALLOW, more="Transfer-Encoding: chunked\r\n"), "can't be asked"),
+    "another coding": (
+        lambda writer: _write(writer, CHUNKED.replace(b"chunked", b"gzip, chunked") + b"0\r\n\r\n"),
+        "can't be asked",
+    ),
     "302": (says(ALLOW, "302 Found", more="Location: /v1/data/allow\r\n"), "status 302"),
     "307": (says(ALLOW, "307 Temporary Redirect", more="Location: http://127.0.0.1:9/\r\n"), "status 307"),
     "400": (says(b'{"code":"invalid_parameter","message":"secret"}', "400 Bad Request"), "400 .invalid_parameter"),
@@ -242,6 +256,131 @@ async def test_what_nobody_asked_for_is_nobodys_answer(late_s: float) -> None:
         opa.behaviour = says(ALLOW)
         await asyncio.sleep(late_s * 5)
         assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    """HTTP/1.0: what the end of the connection ends is an answer; an end that is no end of a text is none."""
+
+    async def ends(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    body = ALLOW
+    async with Impostor(ends) as opa, policy_of(opa.url) as policy:
+        for _ in range(3):
+            assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        body = ALLOW[:-1]
+        with pytest.raises(PolicyUnavailable, match="not JSON"):
+            await policy.judge(QUESTION)
+        assert opa.connections >= 4, "none was used again"
+
+
+async def test_an_answer_to_half_a_question_is_its_connections_last() -> None:
+    """What is left of a long question is never the beginning of the next one."""
+    longest, connections = 8 << 20, 0
+
+    async def at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                lines = await reader.readuntil(b"\r\n\r\n")
+                length = int(lines.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+                if length < longest:
+                    await reader.readexactly(length)
+                writer.write(head(len(ALLOW)) + ALLOW)
+                if length >= longest:
+                    await over.wait()
+                    break
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        ended.release()
+
+    over, ended = asyncio.Event(), asyncio.Semaphore(0)
+    server = await asyncio.start_server(at_once, "127.0.0.1", 0)
+    async with policy_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", deadline_s=5) as policy:
+        for _ in range(2):
+            assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        assert connections == 1 + PROBING
+        assert (await policy.judge(ask("x" * longest))).effect is Effect.ALLOW
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        assert connections == 2 + PROBING
+        over.set()
+    for _ in range(connections):
+        await ended.acquire()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections have an end of their own, and the next question makes a new one."""
+    monkeypatch.setattr(wire_module, "_IDLE_S", 0.2)
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, pace=Pace(idle_s=60)) as policy:
+        await policy.judge(QUESTION)
+        await eventually("all are closed", lambda: opa._open == 0)
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+        assert opa.connections == 2 + PROBING
+
+
+async def test_those_who_wait_and_leave_leave_nothing_behind() -> None:
+    """Callers who give up while every connection is taken make no queue that grows."""
+    async with Impostor(says(ALLOW)) as opa, policy_of(opa.url, deadline_s=30) as policy:
+        opa.behaviour = hangs
+        holding = [asyncio.ensure_future(policy.judge(QUESTION)) for _ in range(64)]
+        await eventually("all are taken", lambda: len(opa.heard) >= 64 + PROBING)
+        wire = policy._client
+        assert wire is not None
+        for _ in range(3):
+            leaving = [asyncio.ensure_future(policy.judge(QUESTION)) for _ in range(50)]
+            await eventually("they wait", lambda: len(wire._waiting) == 50)
+            for one in leaving:
+                one.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+            assert (len(wire._waiting), wire.asked) == (0, 64)
+        for one in holding:
+            one.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+        assert wire.asked == 0
+        opa.behaviour = says(ALLOW)
+        assert (await policy.judge(QUESTION)).effect is Effect.ALLOW
+
+
+async def test_a_name_is_looked_up_once_and_a_resolver_that_hangs_costs_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many questions want a connection: one look-up at a time, believed for seconds; the deadline counts."""
+    found, asked = asyncio.Event(), 0
+    async with Impostor(says(ALLOW)) as opa:
+
+        async def getaddrinfo(*_: object, **__: object) -> list[Any]:
+            nonlocal asked
+            asked += 1
+            await found.wait()
+            # The first address is nobody's: the next one is tried.
+            return [(0, 0, 0, "", (address, opa.port)) for address in ("127.0.0.7", "127.0.0.1")]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        url = opa.url.replace("127.0.0.1", "opa.internal")
+        wire = Wire(url, "/", token=None, context=None, connections=8, deadline_s=0.3, most=9999)
+        for _ in range(2):
+            ends = await asyncio.gather(*(wire.post(b"{}") for _ in range(20)), return_exceptions=True)
+            assert all(isinstance(end, PolicyUnavailable) for end in ends)
+            assert asked == 1
+        found.set()
+        assert await asyncio.gather(*(wire.post(b"{}") for _ in range(20))) == [ALLOW] * 20
+        assert asked == 1
+        await wire.close()
+        with pytest.raises(PolicyUnavailable, match="closed"):
+            await wire.post(b"{}")
+
+
+async def test_a_token_that_would_be_more_than_one_line_is_refused() -> None:
+    """What stands behind the token's header is the gateway's own."""
+    for token in ("a\r\nHost: elsewhere", "", "a b", "\u00fc"):
+        with pytest.raises(PolicyUnavailable, match="visible ASCII"):
+            await OpaPolicy("http://127.0.0.1:1", token=token).start()
 
 
 async def test_a_close_refuses_what_is_asked_and_what_waits() -> None:
