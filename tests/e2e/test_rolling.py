@@ -192,7 +192,7 @@ async def restart(gateway: Behind) -> None:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(SMALL, id="small", marks=pytest.mark.soak),
+        pytest.param(SMALL, id="small"),
         pytest.param(WHOLE, id="whole", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
     ],
 )
