@@ -3,7 +3,8 @@
 Invariant: an `Identity` leaves only for a token whose signature, type, issuer, audience and times were checked for
 this server at this moment (RFC 9068, RFC 8725); whatever else happens is a refusal, never a nameless caller.
 Verified tokens are remembered by the digest of their whole text; a hit is judged again. Of those that time or their
-signature rules out, no more is remembered than that.
+signature rules out, no more is remembered than that. Signatures are checked in turns, so that whoever floods us with
+forged ones keeps nobody waiting whose token is known.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from gateway.signatures import (
     read_compact,
     strict_object,
 )
+from gateway.turns import Turns
 
 if TYPE_CHECKING:
     import httpx
@@ -47,6 +49,8 @@ log = structlog.get_logger(__name__)
 MAX_LEEWAY_S = 60.0
 ACCESS_TOKEN_TYPE = "at+jwt"  # noqa: S105 - a media type, RFC 9068
 EXPIRED = "the token is expired"
+CHECKS = 8
+"""Signatures that are checked in one turn of the loop: half a millisecond of ES256, four of ES384 or ES512."""
 UPKEEP = Upkeep()
 
 
@@ -161,6 +165,7 @@ class Tokens:
         self._issuers = {settings.issuer: self._prepare(settings, monotonic) for settings in chosen}
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
         self._hopeless: OrderedDict[bytes, _Hopeless] = OrderedDict()
+        self._turns = Turns(CHECKS)
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
@@ -308,6 +313,9 @@ class Tokens:
 
         What its own claims rule out is refused before the arithmetic, which costs more than all the rest: so a flood
         of old tokens is cheap. One that is shown again is not even read again, as long as its key is there.
+
+        Checks stand together in a turn of the loop also because what comes between two of them finds its caches full
+        of the curve's tables: together, a refusal costs a tenth less.
         """
         self._recall(digest, resource, issuers, alone)
         signed = read_compact(token)
@@ -326,6 +334,10 @@ class Tokens:
         verified = self._believe(claims, issuer, key)
         try:
             self._judge(verified, resource, issuers, alone)
+            await self._turns.take()
+            self._judge(verified, resource, issuers, alone)  # time has passed, and keys may have
+            if key.retired:
+                invalid("the token's key was withdrawn before its signature was checked")
             check_signature(signed, key)
         except Refused as refused:
             if refused.detail == NOT_SIGNED:

@@ -5,6 +5,7 @@
 A header that contradicts the body, an expired token, a bad signature, no token, a server that does not exist. Each
 kind is first shown to be refused for that very reason. At this rate records are folded beyond the stated rate.
 The tokens with a bad signature take turns, more of them than are remembered: a remembered one is not checked.
+At last, what a flood of these leaves to callers whose token is known.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.bench.load import BODY, HEADERS, Sample, ask, sample, script
+from tests.bench.load import BODY, HEADERS, Sample, ask, sample, script, wrk
 from tests.bench.stand import Gateway, Stand
 from tests.bench.table import Options, Row, number, part
 
@@ -65,7 +67,9 @@ def measure(options: Options) -> list[Row]:
                 looking = options.spy if (kind.key, nth) == ("header", options.rounds - 1) else None
                 found = sample(whom, call, 32, options.seconds, refused=True, spy=looking)
                 seen[kind.key].append(found)
-        return [row for kind in bad for row in _rows(kind, seen[kind.key])]
+        rows = [row for kind in bad for row in _rows(kind, seen[kind.key])]
+        forged = next(kind for kind in bad if kind.key == "signature")
+        return rows + _beside(stand, gateway, forged, options)
 
 
 def _prove(whom: Gateway, kind: Bad) -> None:
@@ -86,6 +90,37 @@ def _rows(kind: Bad, seen: Sequence[Sample]) -> list[Row]:
     return [
         Row(f"refused.{kind.key}.rps", f"refused: {kind.what}", rates, "requests/s", "≥ 10,000", beside),
         Row(f"refused.{kind.key}.cpu", "… CPU", costs, "µs/request"),
+    ]
+
+
+def _beside(stand: Stand, gateway: Gateway, forged: Bad, options: Options) -> list[Row]:
+    """Allowed calls of a known token on 8 connections, alone and beside a flood of forged tokens on 256."""
+    calls = script(stand.folder, "known", token=gateway.token())
+    flood = script(stand.folder, "flood", BODY, forged.headers, token=forged.tokens)
+    alone, beside, floods = list[Sample](), list[Sample](), list[Sample]()
+    for _ in range(options.rounds):
+        alone.append(wrk(gateway.url, calls, 8, options.seconds))
+        with ThreadPoolExecutor(1) as others:
+            flooding = others.submit(wrk, gateway.url, flood, 256, options.seconds + 1)
+            time.sleep(0.5)
+            beside.append(wrk(gateway.url, calls, 8, options.seconds))
+            floods.append(flooding.result())
+    assert not any(each.refused for each in alone + beside), "somebody who is known was refused"
+    told = (
+        number(statistics.median(each.rps for each in alone)),
+        number(statistics.median(each.rps for each in floods)),
+    )
+    what = "allowed `tools/call`, 8 connections, beside a flood of bad signatures on 256"
+    return [
+        Row(
+            "flooded.rps",
+            what,
+            tuple(each.rps for each in beside),
+            "requests/s",
+            "",
+            f"alone {told[0]}; flood {told[1]}",
+        ),
+        Row("flooded.p99", "… p99", tuple(each.p99_ms for each in beside), "ms"),
     ]
 
 

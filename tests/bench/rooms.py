@@ -28,7 +28,7 @@ ROOMS = (
         r"gateway/(pipeline|delivery|answers|catalog|snapshots|legs|grants|relay|streams)",
     ),
     ("metrics, log line, spans", r"gateway/(telemetry|logs|signals/)"),
-    ("tokens", r"gateway/(tokens|keys|signatures|lookups)"),
+    ("tokens", r"gateway/(tokens|keys|signatures|turns|lookups)"),
     ("the rest of the house", r"gateway/|approvals/"),
     ("uvicorn", r"uvicorn/"),
 )

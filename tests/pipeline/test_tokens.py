@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -18,7 +19,7 @@ from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.keys import Upkeep
 from gateway.signatures import Key, Signed, check_signature, read_compact
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import CHECKS, IssuerSettings, Tokens
 from tests.support.issuer import Issuer, SigningKey, private_key, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
@@ -608,6 +609,70 @@ async def test_a_false_signature_is_checked_once(build: Build, checked: list[str
     assert "issuer" in (await door.refuses(f"Bearer {forged(token)}", **where)).detail
     await door.tokens.close()
     assert not door.tokens._hopeless
+
+
+async def test_a_known_token_is_not_kept_waiting_by_forged_ones(door: Door, checked: list[str]) -> None:
+    """A flood's signatures are checked a few in each turn of the loop: whose token was verified before is answered
+    at once, a new one when its turn has come, before the forged ones that came after it."""
+    known, new = door.issuer.mint(RESOURCE), door.issuer.mint(RESOURCE, jti="new")
+    await door.bearer(known)
+    checked.clear()
+
+    def flood(begin: int) -> list[asyncio.Task[Refused]]:
+        return [
+            asyncio.create_task(door.refuses(f"Bearer {forged(known, nth)}"))
+            for nth in range(begin, begin + 5 * CHECKS)
+        ]
+
+    before = flood(0)
+    answered = asyncio.create_task(door.bearer(new))
+    after = flood(1000)
+    most = seen = 0
+    while len(checked) < 10 * CHECKS + 1:
+        await asyncio.sleep(0)
+        most, seen = max(most, len(checked) - seen), len(checked)
+        assert (await door.bearer(known)).subject == "alice"
+        assert len(checked) == seen, "nothing was checked before the known one was answered"
+        if answered.done():
+            assert seen >= 5 * CHECKS
+        elif seen > 6 * CHECKS:
+            pytest.fail("the new one waits for those that came after it")
+    assert most == CHECKS
+    await asyncio.gather(*before, answered, *after)
+
+
+@pytest.mark.parametrize("change", ["nothing", "time", "key", "keys"])
+async def test_what_changes_while_a_token_waits_for_its_check_counts(
+    door: Door, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """G5: a token is judged at the moment at which its signature is checked, not at that at which it came."""
+    source = next(iter(door.tokens._issuers.values())).keys
+    take = door.tokens._turns.take
+
+    async def waiting() -> None:
+        await take()
+        if change == "time":
+            door.now[0] += 7200
+        elif change == "key":
+            door.issuer.keys[0] = signing_key("ES256", 1, kid=door.issuer.keys[0].kid)
+            door.issuer.write(door.file)
+            assert await source.refresh()
+        elif change == "keys":
+            source._good_until = 0.0
+
+    monkeypatch.setattr(door.tokens._turns, "take", waiting)
+    token = f"Bearer {door.issuer.mint(RESOURCE)}"
+    if change == "nothing":
+        assert (await door(token)).subject == "alice"
+    elif change == "keys":
+        await door.refuses(token, why=Refusal.KEYS_UNAVAILABLE)
+    else:
+        told = {
+            "time": "the token is expired",
+            "key": "the token's key was withdrawn before its signature was checked",
+        }
+        assert (await door.refuses(token)).detail == told[change]
+    assert bool(door.tokens._verified) == (change == "nothing")
 
 
 @pytest.fixture

@@ -135,6 +135,7 @@ STEPS = (
     "gateway.tokens.read_compact",
     "gateway.tokens.strict_object",
     "gateway.tokens._check_type",
+    "gateway.tokens.Turns.take",
     "gateway.tokens.check_signature",
     "gateway.tokens.identity_from_claims",
     "gateway.keys.KeySource.find",
