@@ -22,7 +22,6 @@ from gateway.logs import RequestLog, describe_error
 from gateway.signals.durations import BOUNDS, Durations, Spread, server_seconds
 from gateway.signals.replica_counts import ReplicaCounters
 from gateway.signals.traces import Traces
-from gateway.signals.turns import Turn
 from policies.around import Around
 from policies.port import Policy
 from policies.verdict import PolicyUnavailable, Verdict
@@ -97,14 +96,13 @@ class CountedPolicy(Around):
 
     def __init__(self, policy: Policy, telemetry: Telemetry) -> None:
         super().__init__(policy)
-        self._turn = telemetry.turn
         self._asked = telemetry.policy_evaluations
         self._failed = telemetry.policy_failures
         self.seconds = 0.0
 
     async def judge(self, question: SupportsBytes) -> Verdict:
         """See the port."""
-        self._turn.count(self._asked)
+        self._asked.inc()
         began = time.perf_counter()
         try:
             return await self._policy.judge(question)
@@ -128,7 +126,6 @@ class Telemetry:
         self._lines = lines or RequestLog()
         self.traces: Traces | None = None
         self._log = structlog.get_logger("request")
-        self.turn = Turn(self._not_written)
         self._requests = counter("requests", "Requests by how they ended.", ("server", "method", "verdict", "reason"))
         self._latency = Spread(
             Histogram(
@@ -218,11 +215,8 @@ class Telemetry:
         try:
             self._count_request(passage)
         except (OSError, IndexError) as error:  # the library's file, after one that could not grow
-            self._not_written(error)
+            self._log.error("metrics_not_written", **describe_error(error))
         self._rooms.count_rooms(passage)
-
-    def _not_written(self, error: Exception) -> None:
-        self._log.error("metrics_not_written", **describe_error(error))
 
     def _count_request(self, passage: Passage) -> None:
         server = passage.server.name if passage.server else OTHER
@@ -233,7 +227,7 @@ class Telemetry:
         child = self._children.get(key)
         if child is None:
             child = self._children[key] = self._requests.labels(*key)
-        self.turn.count(child)
+        child.inc()
         self._latency.count(server, passage.latency_s)
         if passage.committed and passage.server is not None and passage.server.past:
             self._past.labels(server, passage.server.past).inc()
@@ -322,6 +316,5 @@ class Telemetry:
             if (more := now[name] - self._seen[name]) > 0:
                 counter.inc(more)
                 self._seen[name] = now[name]
-        self.turn.carry_over()
         self._rooms.carry_over()
         self._latency.carry_over()

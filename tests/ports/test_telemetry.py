@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from typing import SupportsBytes
 
 import orjson
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.contract.record import outcome_record, refusal_record
@@ -22,7 +20,6 @@ from gateway.logs import Outlet, RequestLog
 from gateway.serving.admin import Admin
 from gateway.serving.roster import STALE_S, Roster, Worker
 from gateway.serving.status import Resigned, Status, read_line, sum_up
-from gateway.signals.turns import Turn
 from gateway.streams import Streams
 from gateway.telemetry import TRANSITIONS, CountedPolicy, Telemetry
 from policies.verdict import PolicyUnavailable, Verdict
@@ -50,60 +47,6 @@ def test_each_end_is_counted_and_timed_once() -> None:
     assert value(registry, "request_seconds_sum", server="readonly") == good.latency_s + bad.latency_s
     assert value(registry, "request_seconds_bucket", server="readonly", le="0.01") == 1
     assert value(registry, "request_seconds_bucket", server="readonly", le="0.025") == 2
-
-
-async def test_what_a_turn_of_the_loop_counts_is_there_before_the_next() -> None:
-    """Requests that end in one turn are one write of a counter, and whoever is answered finds itself counted."""
-    registry = CollectorRegistry()
-    telemetry = Telemetry(registry)
-    labels = {"server": "readonly", "method": "tools/call", "verdict": "allow", "reason": "executed"}
-    seen: list[float] = []
-    for more in (1, 3):
-        for _ in range(more):
-            good = ended(walked())
-            telemetry.concluded(good, outcome_record(good, REDACTOR))
-        asyncio.get_running_loop().call_soon(lambda: seen.append(value(registry, "requests_total", **labels)))
-        await asyncio.sleep(0)
-    assert seen == [1, 4]
-    good = ended(walked())
-    telemetry.concluded(good, outcome_record(good, REDACTOR))
-    telemetry.carry_over(Sink(), CountedPolicy(Oracle(), telemetry), Visits(), Streams())
-    assert value(registry, "requests_total", **labels) == 5
-    await asyncio.sleep(0)
-    assert value(registry, "requests_total", **labels) == 5
-
-
-def test_counts_of_a_loop_that_ended_are_not_lost() -> None:
-    """What was counted in a loop's last turn is written with the next count, with or without a loop."""
-    registry = CollectorRegistry()
-    telemetry = Telemetry(registry)
-
-    async def judge() -> None:
-        await CountedPolicy(Oracle(), telemetry).judge(b"{}")
-
-    for _ in range(2):
-        with contextlib.closing(asyncio.new_event_loop()) as loop:
-            loop.run_until_complete(judge())
-    telemetry.turn.count(telemetry.policy_evaluations)
-    assert value(registry, "policy_evaluations_total") == 3
-
-
-def test_a_counter_that_cannot_be_written_costs_no_other() -> None:
-    """A file that is gone or full is logged, and the counters beside it are written."""
-    registry = CollectorRegistry()
-    failed: list[Exception] = []
-    good = Counter("good", "Counted.", registry=registry)
-
-    class Full:
-        def inc(self, _: int) -> None:
-            """As the library does after a file that could not grow."""
-            raise IndexError
-
-    turn = Turn(failed.append)
-    turn.count(Full())
-    turn.count(good)
-    assert [type(error) for error in failed] == [IndexError]
-    assert registry.get_sample_value("good_total") == 1
 
 
 def test_what_goes_to_an_older_server_is_counted() -> None:
@@ -185,7 +128,6 @@ async def test_policy_failures_are_counted_apart() -> None:
     oracle.answers = False
     with pytest.raises(PolicyUnavailable):
         await policy.judge(b"{}")
-    await asyncio.sleep(0)
     assert value(registry, "policy_evaluations_total") == 2
     assert value(registry, "policy_failures_total") == 1
     oracle.remembered = 7
