@@ -57,7 +57,7 @@ class Clocked:
         ticket = str(held.json()["error"]["data"]["ticket"]["id"])
         at = int(time.time()) + self.now_s
         bob = {"Authorization": f"Bearer {self.stack.person('bob', iat=at, exp=at + 300)}"}
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:  # the first visitor opens the API
             url = f"{self.stack.url}/approvals/{ticket}/approve"
             given = await client.post(url, json={"comment": "fine"}, headers=bob)
         assert given.status_code == 200, given.text

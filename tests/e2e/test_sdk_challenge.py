@@ -311,7 +311,7 @@ async def test_a_gateway_that_dies_while_it_keeps_a_call_has_run_nothing(patient
     kept = asyncio.create_task(bank.pair.one.post("bank", retry))
     await (await bank.keeper()).die()
     with pytest.raises(httpx.TransportError):
-        await asyncio.wait_for(kept, 20)
+        pytest.fail((await asyncio.wait_for(kept, 20)).text)
     assert bank.paid(amount) == 0
     if said == "before":
         await bank.pair.act("approve", ticket)
