@@ -256,11 +256,16 @@ class Stack:
         return await asyncio.wait_for(self.process.wait(), 40)
 
     async def die(self) -> None:
-        """kill -9 of all its processes at once: nothing of it is left that could end anything."""
+        """kill -9 of all its processes at once: nothing of it is left that could end anything.
+
+        They are stopped first: between two kills a worker could see its supervisor gone, and hand its callers on.
+        """
         assert self.process is not None
-        for pid in (self.process.pid, *descendants(self.process.pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        pids = (self.process.pid, *descendants(self.process.pid))
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         await asyncio.wait_for(self.process.wait(), 40)
 
     async def post(
