@@ -94,6 +94,8 @@ class Connection(asyncio.Protocol):
         self._framed = self._whole = self._persistent = self._overrun = False
         self._parser: Any = httptools.HttpResponseParser(self)
         self.transport.write(posed.request)
+        if self.transport.is_closing():  # it ended as soon as it was made, before it had a question to tell of that
+            self.connection_lost(None)
 
     def close(self) -> None:
         """Close the socket without waiting for anything; a question on it is nobody's any more."""
@@ -154,6 +156,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Judge the head. A redirect is not followed: who answers has to be who was configured."""
+        if self._whole:  # the head of what nobody asked for says nothing of the answer before it
+            return
         fields, coding = self._fields, self._fields.get(b"transfer-encoding")
         status = self._parser.get_status_code()
         version = self._parser.get_http_version()

@@ -125,6 +125,10 @@ BROKEN: dict[str, tuple[Behaviour, str]] = {
         lambda writer: _write(writer, CHUNKED.replace(b"chunked", b"gzip, chunked") + b"0\r\n\r\n"),
         "can't be asked",
     ),
+    "an error, and behind it a head of no error": (
+        lambda writer: _write(writer, head(len(ALLOW)).replace(b"200 OK", b"500 Oh") + ALLOW + head(0)),
+        "status 500",
+    ),
     "302": (says(ALLOW, "302 Found", more="Location: /v1/data/allow\r\n"), "status 302"),
     "307": (says(ALLOW, "307 Temporary Redirect", more="Location: http://127.0.0.1:9/\r\n"), "status 307"),
     "400": (says(b'{"code":"invalid_parameter","message":"secret"}', "400 Bad Request"), "400 .invalid_parameter"),
@@ -374,6 +378,34 @@ async def test_a_name_is_looked_up_once_and_a_resolver_that_hangs_costs_no_more(
         await wire.close()
         with pytest.raises(PolicyUnavailable, match="closed"):
             await wire.post(b"{}")
+
+
+async def test_a_connection_that_ended_as_soon_as_it_was_made_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes a connection and leaves costs no question its deadline; one that always does is away."""
+    loop = asyncio.get_running_loop()
+    connect, short = loop.create_connection, 1
+
+    async def create_connection(*where: Any, **how: Any) -> Any:
+        nonlocal short
+        made = await connect(*where, **how)
+        if short:
+            short -= 1
+            made[0].abort()
+            for _ in range(3):  # until the protocol has heard of it
+                await asyncio.sleep(0)
+        return made
+
+    async with Impostor(says(ALLOW)) as opa:
+        monkeypatch.setattr(loop, "create_connection", create_connection)
+        wire = Wire(opa.url, "/", token=None, context=None, connections=8, deadline_s=30, most=9999)
+        assert await wire.post(b"{}") == ALLOW
+        short = 3
+        await wire.close()
+        wire = Wire(opa.url, "/", token=None, context=None, connections=8, deadline_s=30, most=9999)
+        with pytest.raises(PolicyUnavailable, match="ended before the answer"):
+            await wire.post(b"{}")
+        assert short == 1, "asked once more, and no oftener"
+        await wire.close()
 
 
 async def test_a_token_that_would_be_more_than_one_line_is_refused() -> None:
