@@ -239,7 +239,8 @@ async def open_tokens(plan: Plan, opened: AsyncExitStack) -> Tokens:
 
 def make_tokens(plan: Plan) -> Tokens:
     """The issuers and their keys, not yet loaded."""
-    return Tokens(plan.issuers, leeway_s=plan.settings.identity.leeway_s)
+    settings = plan.settings
+    return Tokens(plan.issuers, leeway_s=settings.identity.leeway_s, waiting=settings.limits.concurrent)
 
 
 async def open_pins(plan: Plan, tell: Tell, deviated: Deviated, opened: AsyncExitStack) -> Pins:

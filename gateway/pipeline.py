@@ -133,10 +133,8 @@ class Corridor:
         """Every room before the forwarding, in order. Raises `Refused` or a leaf room's own word."""
         left, now = passage.left, time.perf_counter
         passage.received = received = arrival.receive()
-        if self.in_flight + self.delivery.streams.calls > self.concurrent:
-            raise Refused(Refusal.OVERLOADED)
         server = received.server
-        passage.identity = identity = await self.identify(received)
+        passage.identity = identity = await self.let_in(received)
         passage.turn = self.turnstile.enter(identity)
         left["identify"] = now()
         passage.envelope = envelope = parse_envelope(await arrival.body())
@@ -181,6 +179,25 @@ class Corridor:
         left["settle"] = now()
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
+
+    async def let_in(self, received: Received) -> Identity:
+        """Who calls, while there is room. Whoever waits for the check of a token, which anybody can send, takes none.
+
+        Raises `Refused`.
+        """
+        self.check_room()
+        self.in_flight -= 1
+        try:
+            identity = await self.identify(received)
+        finally:
+            self.in_flight += 1
+        self.check_room()
+        return identity
+
+    def check_room(self) -> None:
+        """Raises `Refused` for a request too many."""
+        if self.in_flight + self.delivery.streams.calls > self.concurrent:
+            raise Refused(Refusal.OVERLOADED)
 
     async def identify(self, received: Received) -> Identity:
         """Who calls. Raises `Refused`."""

@@ -134,7 +134,7 @@ class Tokens:
 
     Bound for life to the settings that it was made of: another configuration is another `Tokens`, with nothing
     remembered. `clock` gives epoch seconds, `monotonic` seconds that only grow; `remember` bounds what is
-    remembered of good tokens, `remember_hopeless` of those that never will be.
+    remembered of good tokens, `remember_hopeless` of those that never will be, `waiting` how many wait to be checked.
     Raises ValueError for settings that would accept too much or nothing.
     """
 
@@ -146,6 +146,7 @@ class Tokens:
         upkeep: Upkeep = UPKEEP,
         remember: int = 4096,
         remember_hopeless: int = 1024,
+        waiting: int = 1000,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,6 +156,7 @@ class Tokens:
         self._upkeep = upkeep
         self._remember = remember
         self._remember_hopeless = remember_hopeless
+        self._waiting = waiting
         self._clock = clock
         self._monotonic = monotonic
         chosen = list(issuers)
@@ -247,7 +249,8 @@ class Tokens:
         """All values of the `Authorization` header -> who calls, if the token is meant for `resource` and comes from
         one of `issuers`. `alone`: and is meant for nothing else, so that it opens no second door.
 
-        Raises `Refused`: TOKEN_MISSING (no bearer token was sent), TOKEN_INVALID, KEYS_UNAVAILABLE. Nothing else.
+        Raises `Refused`: TOKEN_MISSING (no bearer token was sent), TOKEN_INVALID, KEYS_UNAVAILABLE, OVERLOADED (it is
+        unknown, and too many such wait for their check). Nothing else.
         """
         try:
             token = _bearer(authorization)
@@ -334,11 +337,16 @@ class Tokens:
         verified = self._believe(claims, issuer, key)
         try:
             self._judge(verified, resource, issuers, alone)
+            if len(self._turns) >= self._waiting:
+                raise Refused(Refusal.OVERLOADED, "too many tokens wait for the check of their signature")
             await self._turns.take()
             self._judge(verified, resource, issuers, alone)  # time has passed, and keys may have
             if key.retired:
                 invalid("the token's key was withdrawn before its signature was checked")
-            check_signature(signed, key)
+            self._recall(digest, resource, issuers, alone)
+            twin = self._verified.get(digest)  # the same text, shown by others, whose turn came before
+            if twin is None or twin.key is not key:
+                check_signature(signed, key)
         except Refused as refused:
             if refused.detail == NOT_SIGNED:
                 self._give_up(digest, _Hopeless(key, issuer))

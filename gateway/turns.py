@@ -11,12 +11,16 @@ from collections import deque
 
 
 class Turns:
-    """`most`: how many go on in one turn of the loop. Of one loop for life; who waits is bounded by who calls."""
+    """`most`: how many go on in one turn of the loop. Of one loop for life; whoever calls bounds how many wait."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __len__(self) -> int:
+        """How many wait, of whom some may have gone."""
+        return len(self._waiting)
 
     async def take(self) -> None:
         """Returns in a later turn of the loop, together with those whose turn it is too."""

@@ -35,13 +35,17 @@ class Post:
             self.leave(loop)
 
     def leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write what waits. Whoever has gone meanwhile gets nothing."""
+        """Write what waits. Whoever has gone meanwhile gets nothing, and a transport that breaks is cut.
+
+        Raises nothing: who writes next calls this, and must not fail by another's answer.
+        """
         waiting = self._waiting
-        try:
-            while waiting:
-                transport, answer = waiting.popleft()
-                if not transport.is_closing():
-                    transport.write(answer)
-        finally:
-            if waiting:  # a transport that broke is its own connection's matter
-                loop.call_soon(self.leave, loop)
+        while waiting:
+            transport, answer = waiting.popleft()
+            if transport.is_closing():
+                continue
+            try:
+                transport.write(answer)
+            except RuntimeError as error:  # uvloop's, after an end of the stream or of the handle
+                transport.abort()
+                loop.call_exception_handler({"message": "an answer could not be written", "exception": error})

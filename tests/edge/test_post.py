@@ -34,6 +34,10 @@ class Paper(asyncio.Transport):
             raise RuntimeError("broken")
         self._page.append(bytes(data))
 
+    def abort(self) -> None:
+        """Cut."""
+        self._closing = True
+
 
 async def test_answers_of_one_turn_leave_at_its_end_and_in_their_order() -> None:
     """An answer waits for those that end in the same turn of the loop, and for no other turn."""
@@ -65,12 +69,25 @@ async def test_who_has_gone_or_breaks_costs_no_other_its_answer() -> None:
     loop, outgoing = asyncio.get_running_loop(), Post()
     told: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: told.append(context))
-    for transport in (Paper(page), Paper(page, closing=True), Paper(page, broken=True), Paper(page)):
+    broken = Paper(page, broken=True)
+    for transport in (Paper(page), Paper(page, closing=True), broken, Paper(page)):
         outgoing.add(loop, transport, b"answer")
     await asyncio.sleep(0)
-    await asyncio.sleep(0)
     assert page == [b"answer", b"answer"]
+    assert broken.is_closing(), "whoever is there would wait for the answer"
     assert [str(one["exception"]) for one in told] == ["broken"]
+
+
+async def test_who_sends_others_answers_on_the_way_does_not_fail_by_them() -> None:
+    """Whoever writes next, or is the last of `MOST`, has its own answer sent, whatever became of those before it."""
+    page: list[bytes] = []
+    loop, outgoing = asyncio.get_running_loop(), Post()
+    loop.set_exception_handler(lambda *_: None)
+    outgoing.add(loop, Paper(page, broken=True), b"answer")
+    outgoing.leave(loop)
+    for transport in (Paper(page, broken=True), *(Paper(page) for _ in range(MOST - 1))):
+        outgoing.add(loop, transport, b"answer")
+    assert (len(page), len(outgoing)) == (MOST - 1, 0)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from gateway.audit.port import AuditUnavailable
-from gateway.contract.passage import Passage
+from gateway.contract.passage import Passage, Received
+from gateway.tokens import CHECKS
 from policies.verdict import Verdict
 from tests.contract.asking import META, TASKS_META, message
 from tests.pipeline.house import ALLOW, APPROVE, DENY, Asked, inner_house, until
@@ -52,6 +53,47 @@ async def test_a_request_leaves_nothing_for_the_collector(verdict: Verdict, tmp_
             gc.enable()
         assert statuses == {200 if verdict is ALLOW else 403}
         assert after == before
+
+
+def _forged(asked: Asked) -> Asked:
+    received = asked.received
+    headers = tuple(
+        (name, value[:-8] + b"AAAAAAAA" if name == b"authorization" else value) for name, value in received.headers
+    )
+    return Asked(Received(received.server, received.http_method, received.path, headers), asked.raw, asked.server)
+
+
+async def test_tokens_that_wait_for_their_check_take_nobody_s_room(tmp_path: Path) -> None:
+    """A flood of forged tokens does not fill `limits.concurrent`: whose token is known is served meanwhile."""
+    async with inner_house(tmp_path) as house:
+        known = house.ask()
+        assert (await house.serve(known)).status == 200
+        house.corridor.concurrent = 2
+        flood = [asyncio.create_task(house.serve(_forged(house.ask()))) for _ in range(5 * CHECKS)]
+        await asyncio.sleep(0)
+        assert len(house.corridor.tokens._turns) == 5 * CHECKS
+        assert (await house.serve(known)).status == 200
+        assert {(await one).status for one in flood} == {401}
+        assert house.corridor.in_flight == 0
+
+
+async def test_who_has_waited_for_a_check_finds_room_or_is_refused(tmp_path: Path) -> None:
+    """`limits.concurrent` holds for those too whose token was good: what they did not take is not theirs."""
+    async with inner_house(tmp_path) as house:
+        go_on = asyncio.Event()
+
+        async def wait(exchange: Exchange) -> None:
+            await go_on.wait()
+            await exchange.send(http(200, result_of(exchange.id)))
+
+        await house.call()
+        house.script = wait
+        house.corridor.concurrent = 2
+        served = [asyncio.create_task(house.call()) for _ in range(4)]
+        await until(lambda: sum(one.done() for one in served) == 2)
+        assert house.corridor.in_flight == 2
+        go_on.set()
+        assert sorted([(await one)[0] for one in served]) == [200, 200, 503, 503]
 
 
 async def test_a_use_that_is_given_back_is_so_even_if_the_client_goes_away(tmp_path: Path) -> None:

@@ -641,6 +641,31 @@ async def test_a_known_token_is_not_kept_waiting_by_forged_ones(door: Door, chec
     await asyncio.gather(*before, answered, *after)
 
 
+async def test_what_many_show_at_once_is_checked_once(door: Door, checked: list[str]) -> None:
+    """A token that is new on several connections, or forged, costs one check: the others come after it, and hear."""
+    good = door.issuer.mint(RESOURCE)
+    names = await asyncio.gather(*(door.bearer(good) for _ in range(3 * CHECKS)))
+    assert ({name.subject for name in names}, len(checked)) == ({"alice"}, 1)
+    bad = f"Bearer {forged(good)}"
+    refused = await asyncio.gather(*(door.refuses(bad) for _ in range(3 * CHECKS)))
+    assert ({one.detail for one in refused}, len(checked)) == ({"the signature does not verify"}, 2)
+
+
+async def test_who_waits_for_a_check_has_a_bound(door: Door, checked: list[str]) -> None:
+    """One more is refused at once, a known token is not, and all is as before when those that wait are through."""
+    known = door.issuer.mint(RESOURCE)
+    await door.bearer(known)
+    door.tokens._waiting = 2
+    new = [door.issuer.mint(RESOURCE, jti=f"new {nth}") for nth in range(3)]
+    waiting = [asyncio.create_task(door.bearer(token)) for token in new[:2]]
+    await asyncio.sleep(0)
+    await door.refuses(f"Bearer {new[2]}", why=Refusal.OVERLOADED)
+    await door.bearer(known)
+    assert len(checked) == 1
+    await asyncio.gather(*waiting)
+    assert (await door.bearer(new[2])).subject == "alice"
+
+
 @pytest.mark.parametrize("change", ["nothing", "time", "key", "keys"])
 async def test_what_changes_while_a_token_waits_for_its_check_counts(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: str
