@@ -319,6 +319,8 @@ def open_examiner(plan: Plan, upstream: Upstream, catalog: Catalog) -> Examiner:
 def registry_of(plan: Plan) -> Callable[[], RegistryClient] | None:
     """Makes a client of the private registry; `None` where none is configured."""
     url = plan.settings.registry.url
+    if url is not None:
+        load_plain("httpx")  # now: clients are made in threads
     return None if url is None else lambda: RegistryClient(url, plan.registry_token)
 
 

@@ -162,7 +162,7 @@ async def fetch_record(url: str, limits: ClientLimits | None = None) -> Any:
 
 def _open(url: str, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
     """A client for one place. Raises `RegistryInvalid`."""
-    load_plain("httpx")  # in a thread; most gateways ask no registry
+    load_plain("httpx")  # for commands: who serves has it since the start, where a registry is asked
     import httpx  # noqa: PLC0415
 
     if not check_source(url):

@@ -15,8 +15,13 @@ UNUSED: Final = ("rich", "pygments", "greenlet")
 
 
 def load_plain(*names: str) -> None:
-    """Load these modules as if nothing of `UNUSED` were installed; whoever wants it later finds it as ever."""
+    """Load these modules as if nothing of `UNUSED` were installed; whoever wants it later finds it as ever.
+
+    Not in a thread for what is not there yet: another one that wants greenlet meanwhile would find none.
+    """
     modules: dict[str, Any] = sys.modules
+    if all(name in modules for name in names):
+        return  # a thread that asks for what is there hides nothing from the others, not for a moment
     hidden = [name for name in UNUSED if name not in modules]
     modules.update(dict.fromkeys(hidden))  # None: what Python takes for "not installed"
     try:

@@ -82,6 +82,17 @@ def test_who_serves_loads_nothing_that_it_has_no_use_for() -> None:
     assert "greenlet._greenlet" in loaded(f"{load}; import greenlet")
 
 
+def test_no_thread_hides_a_library_from_another() -> None:
+    """PostgreSQL wants greenlet when it is opened, and clients of a registry are made in threads meanwhile."""
+    plan = "types.SimpleNamespace(settings=types.SimpleNamespace(registry=types.SimpleNamespace(url='https://r')))"
+    made = f"import types; from gateway.opening import registry_of; registry_of({plan})"
+    assert "httpx" in loaded(made)
+    hiding = (
+        "from gateway.serving import plain; plain.UNUSED = hidden = ['told']; plain.import_module = hidden.append"
+    )
+    assert "httpx" in loaded(f"{made}; {hiding}; plain.load_plain('httpx'); assert hidden == ['told']")
+
+
 async def test_a_gateway_that_serves_has_loaded_nothing_for_others(tmp_path: Path) -> None:
     """On embedded defaults and a database that is up to date, from the start through a call, in all its processes."""
 
