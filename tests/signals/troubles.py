@@ -401,8 +401,10 @@ class Troubles:
                 for each in house.api("GET", "?state=pending").json()["tickets"]:
                     house.act("deny", each["id"])
 
+        # Nobody may have decided for long already, where tickets of what was broken before still wait.
+        assert "OstiaryRegistryNotCompared" not in {name for name, _ in self.made.prometheus.firing()}
+        self.run(published.wire.stop())
         yield Trouble(
-            frozenset({"OstiaryRegistryNotCompared", "OstiaryNobodyDecides"}),
-            lambda: self.run(published.wire.stop()), mend, patience_s=LONG_S,
-        )  # fmt: skip
+            frozenset({"OstiaryRegistryNotCompared", "OstiaryNobodyDecides"}), bool, mend, patience_s=LONG_S
+        )
         assert ticket
