@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from gateway.options import INTERRUPTED
 from gateway.serving.configuration import Configuration, clear_away, lay_down
 from gateway.serving.employment import Life
 from gateway.serving.roster import Roster
@@ -25,7 +26,7 @@ from gateway.serving.understudy import Understudy
 
 CANNOT_START = 3
 """A worker's exit code when its configuration or its bundle can't be used."""
-ORDERLY = (0, CANNOT_START, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)
+ORDERLY = (0, CANNOT_START, -signal.SIGTERM, -signal.SIGINT, INTERRUPTED)
 """Exit codes of a worker that ended when it was asked to."""
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_AFTER_S = 10.0
