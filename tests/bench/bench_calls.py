@@ -55,7 +55,12 @@ def measure(options: Options) -> list[Row]:
         calls = sum(each.requests for (name, _), samples in seen.items() if name == "ostiary" for each in samples)
         rates, costs = (tuple(getattr(each, member) for each in seen["judged", 32]) for member in ("rps", "cpu_us"))
         rows += [
-            Row("judged.32.rps", "… where the policy reads the arguments, 32 connections", rates, "requests/s"),
+            Row(
+                "judged.32.rps",
+                "allowed `tools/call` whose arguments the policy reads, 32 connections",
+                rates,
+                "requests/s",
+            ),
             Row("judged.32.cpu", "… CPU", costs, "µs/request"),
         ]
         return rows + _latency(seen, *disk(stand.folder)) + _left(gateway, calls)

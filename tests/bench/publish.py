@@ -16,8 +16,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.bench.run import PARTS
 from tests.bench.scale import KEPT, TABLES, read
-from tests.bench.table import about, keep, kept, table
+from tests.bench.table import about, aims, keep, kept, parts
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,7 +28,8 @@ def tables(file: Path = KEPT) -> Mapping[str, str]:
     """All tables of the pages, by name."""
     figures = read(file)
     machine = json.loads(file.read_text()).get("machine", {})
-    measured = {"machine": about(machine), "figures": table(kept(file))}
+    rows = sorted(kept(file), key=lambda row: PARTS.index(row.part))
+    measured = {"machine": about(machine), "aims": aims(rows), "figures": parts(rows)}
     return measured | {name: made(figures) for name, made in TABLES.items()}
 
 

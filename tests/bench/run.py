@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.machine import facts
-from tests.bench.table import Row, about, keep, kept, lacking, table
+from tests.bench.table import Row, about, aims, keep, kept, lacking, parts
 
 PARTS = ("calls", "opa", "lists", "gated", "bodies", "refusals", "workers", "streams", "start")
 """In the order of the table of aims."""
@@ -40,7 +41,7 @@ def run(name: str, options: list[str], folder: Path) -> list[Row]:
             told = f"took longer than {LIMIT_S} s\n" + child.communicate()[0]
     print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if file.exists():
-        return kept(file)
+        return [replace(row, part=name) for row in kept(file)]
     print(f"{name} could not be measured:\n{told[-3000:]}", file=sys.stderr, flush=True)
     return []
 
@@ -69,7 +70,7 @@ def main() -> int:
             found = run(name, ["--rounds", str(given.rounds), "--seconds", str(given.seconds)], Path(folder))
             rows += found
             failed += [] if found else [name]
-    page = f"{about(machine)}\n\n{table(rows)}\n"
+    page = f"{about(machine)}\n\n{aims(rows)}\n\n{parts(rows)}\n"
     (given.out / "table.md").write_text(page)
     keep(given.out / "figures.json", rows, machine=machine)
     print(page)

@@ -33,6 +33,8 @@ class Row:
     aim: str = ""
     beside: str = ""
     """What has to be known to read it: another contender's figure, the disk's own time."""
+    part: str = ""
+    """Which part measured it: the NAME of its command."""
 
     @property
     def figure(self) -> float:
@@ -63,22 +65,54 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def command(part: str) -> str:
+    """What measures a part alone, in Markdown."""
+    return f"`python -m tests.bench.bench_{part}`"
+
+
 def table(rows: Iterable[Row]) -> str:
     """The rows in Markdown."""
     lines = [
         "| what | aim | measured | of the aim | lowest to highest round | beside it |",
         "|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        share = row.reached
-        told = "–" if share is None else "" if math.isinf(share) else f"{share:.2f}"  # of nothing there is no share
-        reached = f"{told} ✓".strip() if share is not None and share >= 1 else told
-        spread = f"{number(min(row.values))} to {number(max(row.values))}" if len(row.values) > 1 else "–"
-        aim = f"{row.aim} {row.unit}" if row.aim else "–"
-        lines.append(
-            f"| {row.what} | {aim} | {number(row.figure)} {row.unit} | {reached} | {spread} | {row.beside} |"
-        )
+    lines += [f"| {row.what} | {_judged(row)} | {row.beside} |" for row in rows]
     return "\n".join(lines)
+
+
+def aims(rows: Iterable[Row]) -> str:
+    """Of the rows those that have an aim, each by its whole name and with its command."""
+    lines = [
+        "| what | aim | measured | of the aim | lowest to highest round | measured by |",
+        "|---|---|---|---|---|---|",
+    ]
+    subject = ""
+    for row in rows:
+        more = row.what.removeprefix("… ")
+        if more == row.what:
+            subject = row.what
+        what = row.what if more == row.what else f"{subject}: {more}"
+        if row.aim:
+            lines.append(f"| {what} | {_judged(row)} | {command(row.part)} |")
+    return "\n".join(lines)
+
+
+def parts(rows: Iterable[Row]) -> str:
+    """All rows, a table for each part under its command."""
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(row.part, []).append(row)
+    return "\n\n".join(f"{command(part)}\n\n{table(found)}" for part, found in of.items())
+
+
+def _judged(row: Row) -> str:
+    """A row's middle columns: the aim, the figure, how much of the aim it is, and how far the rounds stray."""
+    share = row.reached
+    told = "–" if share is None else "" if math.isinf(share) else f"{share:.2f}"  # of nothing there is no share
+    reached = f"{told} ✓".strip() if share is not None and share >= 1 else told
+    spread = f"{number(min(row.values))} to {number(max(row.values))}" if len(row.values) > 1 else "–"
+    aim = f"{row.aim} {row.unit}" if row.aim else "–"
+    return f"{aim} | {number(row.figure)} {row.unit} | {reached} | {spread}"
 
 
 def about(facts: Mapping[str, str]) -> str:

@@ -14,7 +14,8 @@ from tests.bench import gate, publish, scale
 from tests.bench.load import tell_refusals
 from tests.bench.queueing import busiest, quantile, sojourns
 from tests.bench.rooms import grouped
-from tests.bench.table import Row, keep, kept, lacking, table
+from tests.bench.run import PARTS
+from tests.bench.table import Row, aims, keep, kept, lacking, parts, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -37,6 +38,30 @@ def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
     keep(tmp_path / "figures.json", rows, machine={"processor": "one"})
     assert kept(tmp_path / "figures.json") == rows
     assert rows[0].figure == 2.0
+
+
+def test_an_aim_is_named_whole_and_with_its_command() -> None:
+    """A row that goes on from the one above it is told by its name; one without an aim stands in its part's table."""
+    rows = [
+        Row("a", "a call", (2.0,), "/s", part="calls"),
+        Row("b", "… CPU", (1.0,), "µs", "≤ 3", part="calls"),
+        Row("c", "a start", (9.0,), "s", "≤ 1.0", part="start"),
+    ]
+    assert aims(rows).splitlines()[2:] == [
+        "| a call: CPU | ≤ 3 µs | 1 µs | 3.00 ✓ | – | `python -m tests.bench.bench_calls` |",
+        "| a start | ≤ 1.0 s | 9 s | 0.11 | – | `python -m tests.bench.bench_start` |",
+    ]
+    each = parts(rows)
+    assert (
+        each.index("bench_calls") < each.index("| a call |") < each.index("bench_start") < each.index("| a start |")
+    )
+
+
+def test_every_kept_figure_has_a_command() -> None:
+    """Whoever doubts a figure can measure it again by itself."""
+    found = {row.part for row in kept(scale.KEPT)}
+    assert found
+    assert found <= set(PARTS)
 
 
 def test_an_aborted_run_says_why_it_was_refused(tmp_path: Path) -> None:
