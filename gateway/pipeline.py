@@ -98,7 +98,6 @@ class Corridor:
     async def serve(self, arrival: Arrival, passage: Passage | None = None) -> Reply:
         """One request from the door to a reply. Never raises but for cancellation (the client has gone)."""
         passage = passage or self.open_passage(arrival.server)
-        self.in_flight += 1
         try:
             try:
                 admitted = await self.walk(arrival, passage)
@@ -119,7 +118,7 @@ class Corridor:
                 self.write_off(passage, Refused(Refusal.CLIENT_GONE, str(gone)))
             raise
         finally:
-            self.in_flight -= 1
+            self.in_flight -= passage.inside
             self.delivery.expect_no_more(passage)
             if passage.turn is not None:
                 passage.turn()
@@ -134,7 +133,7 @@ class Corridor:
         left, now = passage.left, time.perf_counter
         passage.received = received = arrival.receive()
         server = received.server
-        passage.identity = identity = await self.let_in(received)
+        passage.identity = identity = await self.let_in(received, passage)
         passage.turn = self.turnstile.enter(identity)
         left["identify"] = now()
         passage.envelope = envelope = parse_envelope(await arrival.body())
@@ -180,23 +179,21 @@ class Corridor:
         passage.admitted = admitted = admit(passage, volatile_meta=self.volatile_meta)
         return admitted
 
-    async def let_in(self, received: Received) -> Identity:
-        """Who calls, while there is room. Whoever waits for the check of a token, which anybody can send, takes none.
+    async def let_in(self, received: Received, passage: Passage) -> Identity:
+        """Who calls, and its place. That is taken last: a token can be sent by anybody, and its check takes none.
 
         Raises `Refused`.
         """
         self.check_room()
-        self.in_flight -= 1
-        try:
-            identity = await self.identify(received)
-        finally:
-            self.in_flight += 1
+        identity = await self.identify(received)
         self.check_room()
+        self.in_flight += 1
+        passage.inside = True
         return identity
 
     def check_room(self) -> None:
-        """Raises `Refused` for a request too many."""
-        if self.in_flight + self.delivery.streams.calls > self.concurrent:
+        """Raises `Refused` where every place is taken."""
+        if self.in_flight + self.delivery.streams.calls >= self.concurrent:
             raise Refused(Refusal.OVERLOADED)
 
     async def identify(self, received: Received) -> Identity:

@@ -311,7 +311,8 @@ class Passage:
     `errand` is the task that this is the run of: a held call that goes on apart from any connection.
     `key` is its idempotency key, `keyed` what it holds of that while it runs, `replay_of` the decision by which a
     call under the same key ran.
-    `turn` gives the place back that the request has among its caller's, and is taken by whoever will do so.
+    `inside`: it has a place among those of all callers; `turn` gives the one back that it has among its caller's, and
+    is taken by whoever will do so.
     `decided` is the record of its decision, once that is durable.
     `left` says when each room was left, by its name and in that order (monotonic, as `began`); `span` is there while
     traces are exported.
@@ -352,6 +353,7 @@ class Passage:
     committed: bool = False
     decided: Mapping[str, Any] | None = None
     sent: bool = False
+    inside: bool = False
     turn: Callable[[], None] | None = None
     left: dict[str, float] = field(default_factory=dict)
     key: str = ""
