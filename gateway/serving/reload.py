@@ -2,6 +2,7 @@
 
 | state | SIGHUP (or the watch) | SIGTERM | a worker dies |
 |---|---|---|---|
+| waiting: nobody has served yet | waiting, and told | the gateway stops | replaced, or the start has failed |
 | idle | judging | the gateway stops | replaced, with what its slot runs on |
 | judging | once more, afterwards | given up; the judge ends | likewise |
 | rolling | once more, afterwards | given up; successors stop too | likewise; a successor that is not: going back |
@@ -28,6 +29,7 @@ from gateway.serving.judge_call import Judge, Verdict
 
 LOOK_EVERY_S = 2.0
 MAX_BYTES: Final = 8 << 20
+NOT_YET: Final = "no worker has been ready since the start: it is read once one is; a restart takes it at once"
 
 
 class Reload:
@@ -51,6 +53,9 @@ class Reload:
 
     def ask(self) -> None:
         """Read the file again, whether it changed or not: what it names may have. Asked meanwhile: once more."""
+        if not self._crew.serving.is_set():
+            self._shown.state = "waiting"
+            self._log.warning("configuration_waits", why=NOT_YET)
         self._asked.set()
 
     async def run(self) -> None:

@@ -69,19 +69,25 @@ def at_work() -> set[int]:
 
 
 @asynccontextmanager
-async def running(folder: Path, workers: int = 2, *, watch: bool = False) -> AsyncIterator[tuple[Supervisor, Path]]:
-    """A supervisor that serves `first`, and the file that it reads again. It ends in order, and leaves nobody."""
+async def running(
+    folder: Path, workers: int = 2, *, watch: bool = False, first: str = "first"
+) -> AsyncIterator[tuple[Supervisor, Path]]:
+    """A supervisor that serves `first`, and the file that it reads again. It ends in order, and leaves nobody.
+
+    Where `first` is shy, nobody is ready yet.
+    """
     file = folder / "configuration.yaml"
-    file.write_bytes(b"first")
+    file.write_text(first)
     python = (sys.executable, "-S", "-c")
-    first = Configuration(b"first", grace_s=1, drain_s=0)
+    begun = Configuration(first.encode(), grace_s=1, drain_s=0)
     posts = Posts(
-        "127.0.0.1", 0, "127.0.0.1", free_port(), workers, (*python, WORKER), first, file, (*python, JUDGE), watch
+        "127.0.0.1", 0, "127.0.0.1", free_port(), workers, (*python, WORKER), begun, file, (*python, JUDGE), watch
     )
     house = Supervisor(posts)
     task = asyncio.create_task(house.run())
     try:
-        await eventually("all are ready", lambda: texts(house) == ["first"] * workers)
+        spoken = (lambda: len(house.roster.workers)) if "shy" in first else lambda: texts(house).count(first)
+        await eventually("all are there", lambda: spoken() == workers)
         yield house, file
     finally:
         if not task.done():
@@ -150,6 +156,23 @@ async def test_asked_twice_it_is_done_once_more(tmp_path: Path) -> None:
         go.touch()
         await ended(house, "taken", 2)
         assert texts(house) == ["third"] * 2
+
+
+async def test_asked_before_anybody_served_it_waits_and_says_so(tmp_path: Path) -> None:
+    """SIGHUP at a gateway that was never ready is not lost on who sent it: log and readiness say what it waits for."""
+    go = tmp_path / "go"
+    with capture_logs() as logs:
+        async with running(tmp_path, 1, first=f"first x shy {go}") as (house, file):
+            hang_up(file, "second")
+            await eventually("it waits", lambda: house.roster.configuration.state == "waiting")
+            assert [line["log_level"] for line in logs if line["event"] == "configuration_waits"] == ["warning"]
+            assert not house.roster.ready
+            go.touch()
+            await ended(house, "taken")
+            assert texts(house) == ["second"]
+            hang_up(file, "third")
+            await ended(house, "taken", 2)
+    assert sum(line["event"] == "configuration_waits" for line in logs) == 1
 
 
 @pytest.mark.parametrize("text", ["slow nowhere", "mute"], ids=["judging", "rolling"])

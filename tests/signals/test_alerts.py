@@ -91,9 +91,14 @@ def run_through(made: Deployment, trouble: Trouble, seen: Seen) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not here")
 def test_every_alert_fires_at_a_running_stack_and_is_over(deployment: Deployment, tmp_path: Path) -> None:
-    """OPS-06: what each is about is broken, it fires; it is mended, and it is over. The table says after how long."""
+    """OPS-06: what each is about is broken, it fires; it is mended, and it is over. The table says after how long.
+
+    `ALERTS=slowly,files`: these alone, which fails at the end for all others.
+    """
     troubles, seen = Troubles(deployment, tmp_path), Seen()
     picked = os.environ.get("ALERTS", "keys,servers,policy,telling,files,processes,keeping,slowly").split(",")
+    if picked[0] != "keys":
+        troubles.find_keys()
     try:
         for name in picked:
             for trouble in getattr(troubles, name)():

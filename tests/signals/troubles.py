@@ -20,7 +20,7 @@ from tests.bench.load import script, wrk
 from tests.rows.asking import tool
 from tests.rows.stage import SECOND, listed
 from tests.signals.deployment import Deployment, publish
-from tests.signals.watching import Lock, serves
+from tests.signals.watching import Lock, serves, until
 from tests.support.issuer import Issuer, signing_key
 from tests.support.stack import headers_of
 from tests.support.upstream import Exchange, http
@@ -107,6 +107,12 @@ class Troubles:
         return lambda: wrk(one.stack.endpoint(server), call, 32, 2)
 
     # Keys
+
+    def find_keys(self) -> None:
+        """Both deployments' gateways serve: before the first time, they take no other configuration."""
+        self.run(self.made.jwks.listen())
+        for house in (self.one, self.two):
+            until("it has all keys", lambda house=house: serves(house))  # type: ignore[misc]
 
     def keys(self) -> Iterator[Trouble]:
         """They are away at the start, and again later."""
