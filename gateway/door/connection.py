@@ -120,6 +120,11 @@ class Connection(asyncio.Protocol):
         elif self.phase == SERVING:
             self._drop_early_bytes()
 
+    def eof_received(self) -> None:
+        """The client sends no more, and the transport closes: behind what is ready for it, and under what is not."""
+        if self.outgoing:
+            self.outgoing.leave(self.loop)
+
     def connection_lost(self, _exc: Exception | None) -> None:
         """The client is gone: what is done for it ends at once."""
         self._state.connections.discard(self)

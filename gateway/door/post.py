@@ -2,7 +2,8 @@
 
 A client that is written to wakes up, and with small answers that wake-up is the dearer half of the write: 18 → 8 µs
 a call at 32 connections, where some ten calls end in one turn. Invariants: answers leave in the order in which they
-came; none waits for more than `MOST` others or for another turn; no connection's end costs another's answer.
+came; none waits for more than `MOST` others or for another turn; no connection's end costs another's answer, nor its
+own where it is orderly (a client that only ends its sending, a parting).
 """
 
 from __future__ import annotations

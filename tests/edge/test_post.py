@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from gateway.contract.passage import Received, Reply
 from gateway.door.post import MOST, Post
-from tests.edge.door import OpenDoor, StubCorridor, open_door, post
+from tests.edge.door import BODY, OpenDoor, StubCorridor, open_door, post
 from tests.support.http_raw import RawClient
 
 OK = (b"content-type", b"application/json")
@@ -159,3 +161,40 @@ def test_an_answer_for_who_is_cut_is_dropped() -> None:
         opened.corridor.script = None
         with RawClient(opened.address) as third:
             assert third.ask(post()).status == 200
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "half-closes"])
+def test_who_only_ends_its_sending_has_its_answer(leaves: bool) -> None:
+    """A client that closes its half in the turn in which its answer was made has it: the turn's end comes too late.
+
+    Another request is under way, without which no answer waits; the loop stands still meanwhile, as behind a long step.
+    """
+    let_go, there, halved = asyncio.Event(), threading.Event(), threading.Event()
+
+    async def script(_received: Received, body: bytes) -> Reply:
+        if body == BODY:
+            there.set()
+            await let_go.wait()
+        else:
+            there.set()
+            assert halved.wait(10)
+        return Reply(200, (OK,), b'{"served":true}')
+
+    with (
+        open_door(corridor=StubCorridor(script)) as opened,
+        RawClient(opened.address) as one,
+        RawClient(opened.address) as other,
+    ):
+        one.send(post())
+        assert there.wait(10)
+        there.clear()
+        other.send(post(body=b"{}"))
+        assert there.wait(10)
+        if leaves:
+            other.socket.shutdown(socket.SHUT_WR)
+        halved.set()
+        assert other.read_answer().json() == {"served": True}
+        if leaves:
+            assert other.rest() == b""
+        opened.loop.call_soon_threadsafe(let_go.set)
+        assert one.read_answer().json() == {"served": True}
