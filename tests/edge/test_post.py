@@ -167,7 +167,7 @@ def test_an_answer_for_who_is_cut_is_dropped() -> None:
 def test_who_only_ends_its_sending_has_its_answer(leaves: bool) -> None:
     """A client that closes its half in the turn in which its answer was made has it: the turn's end comes too late.
 
-    Another request is under way, without which no answer waits; the loop stands still meanwhile, as behind a long step.
+    Another request is under way, without which no answer waits; the loop stands still meanwhile, as in a long step.
     """
     let_go, there, halved = asyncio.Event(), threading.Event(), threading.Event()
 

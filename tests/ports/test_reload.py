@@ -86,8 +86,9 @@ async def running(
     house = Supervisor(posts)
     task = asyncio.create_task(house.run())
     try:
-        spoken = (lambda: len(house.roster.workers)) if "shy" in first else lambda: texts(house).count(first)
-        await eventually("all are there", lambda: spoken() == workers)
+        ready = 0 if "shy" in first else workers
+        await eventually("all are there", lambda: len(house.roster.workers) == workers)
+        await eventually("all are ready", lambda: texts(house).count(first) == ready)
         yield house, file
     finally:
         if not task.done():
@@ -159,7 +160,7 @@ async def test_asked_twice_it_is_done_once_more(tmp_path: Path) -> None:
 
 
 async def test_asked_before_anybody_served_it_waits_and_says_so(tmp_path: Path) -> None:
-    """SIGHUP at a gateway that was never ready is not lost on who sent it: log and readiness say what it waits for."""
+    """SIGHUP at a gateway that was never ready is not lost on who sent it: log and readiness say so."""
     go = tmp_path / "go"
     with capture_logs() as logs:
         async with running(tmp_path, 1, first=f"first x shy {go}") as (house, file):

@@ -93,10 +93,11 @@ def run_through(made: Deployment, trouble: Trouble, seen: Seen) -> None:
 def test_every_alert_fires_at_a_running_stack_and_is_over(deployment: Deployment, tmp_path: Path) -> None:
     """OPS-06: what each is about is broken, it fires; it is mended, and it is over. The table says after how long.
 
-    `ALERTS=slowly,files`: these alone, which fails at the end for all others.
+    `ALERTS=slowly,files`: these alone.
     """
     troubles, seen = Troubles(deployment, tmp_path), Seen()
-    picked = os.environ.get("ALERTS", "keys,servers,policy,telling,files,processes,keeping,slowly").split(",")
+    everything = "keys,servers,policy,telling,files,processes,keeping,slowly"
+    picked = os.environ.get("ALERTS", everything).split(",")
     if picked[0] != "keys":
         troubles.find_keys()
     try:
@@ -107,7 +108,8 @@ def test_every_alert_fires_at_a_running_stack_and_is_over(deployment: Deployment
                 sys.stdout.flush()
     finally:
         sys.stdout.write(seen.table())
-    assert {alert.name for alert in alerts()} - seen.over.keys() == AT_PROMTOOL
+    if picked == everything.split(","):
+        assert {alert.name for alert in alerts()} - seen.over.keys() == AT_PROMTOOL
 
 
 def test_the_page_says_which_alerts_were_fired_and_which_only_by_promtool() -> None:
