@@ -206,8 +206,11 @@ class SqliteDatabase:
         return False
 
     def explain(self, fault: Exception) -> str:
-        """SQLite's own words."""
-        return str(getattr(fault, "orig", None) or fault)
+        """SQLite's own words, and where it looked in vain for a place to write."""
+        own = getattr(fault, "orig", None) or fault
+        if getattr(own, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and self._path.exists():
+            return f"{own}: the file is there, but SQLite's log beside it, {self._path.name}-wal, can't be made or opened"
+        return str(own)
 
     async def close(self) -> None:
         """Close the connections. Whoever asks for something later, or goes on, is told so."""

@@ -305,6 +305,21 @@ async def test_a_full_disk_runs_nothing(it: Bench) -> None:
     assert (await it.desk.show(BOB, held.ticket.id))["state"] == "pending"
 
 
+async def test_a_log_that_cannot_be_made_beside_the_file_is_named(file: Path) -> None:
+    """A start where SQLite can't write beside its file says so: the file that it would otherwise blame is in order."""
+    async with bench(file):
+        pass
+    file.with_name(f"{file.name}-wal").mkdir()  # as in a folder that is read-only: nothing can be written there
+    with pytest.raises(
+        StoreUnavailable, match=r"approvals\.db: unable to open.*: .*approvals\.db-wal, can't be made"
+    ):
+        async with bench(file):
+            raise AssertionError("it starts")
+    file.with_name(f"{file.name}-wal").rmdir()
+    async with bench(file):
+        pass
+
+
 @pytest.mark.parametrize("how", ["removed", "replaced", "folder"])
 async def test_a_file_that_has_gone_runs_nothing(it: Bench, file: Path, how: str) -> None:
     """SQLite itself would go on writing to a file that nobody else can see."""

@@ -14,7 +14,7 @@ import pytest
 from tests.rows.asking import tool
 from tests.rows.stage import House, Stage
 from tests.signals.watching import SOAKED, TABLE, Watched, serves, until, watch
-from tests.support.disk import Ext4, fill
+from tests.support.disk import fill
 from tests.support.impostor import Impostor, says
 from tests.support.issuer import JwksServer
 from tests.support.opa import Opa
@@ -50,8 +50,7 @@ async def hang(exchange: Exchange) -> None:
 
 def ways(watched: Watched) -> dict[tuple[str, str], Way]:
     """Those of the table that test_dependencies.py does not try; those of keys are about the start."""
-    gone, disk = watched.gone, watched.breakable
-    assert disk is not None
+    gone, disk = watched.gone, watched.breakable["disk"]
     numbers = itertools.count(10)
 
     def read(house: str, server: str = "plain") -> Callable[[], tuple[int, int]]:
@@ -86,9 +85,10 @@ def ways(watched: Watched) -> dict[tuple[str, str], Way]:
         ("PostgreSQL: approvals", "read-only"): Way("disk", *read_only(watched.postgres), gated, (403, 40303)),
         ("PostgreSQL: approvals", "full"): Way("disk", *full(watched.room), gated, (403, 40303)),
         ("SQLite: approvals", "full"): Way("opa", *full(watched.file_room), lambda: gated("opa"), (403, 40303)),
+        ("SQLite: approvals", "read-only"): Way("opa", *broken(watched, "opa"), lambda: gated("opa"), (403, 40303)),
         ("PostgreSQL: audit", "full"): Way("opa", *full(watched.room), read("opa")),
         ("audit disk", "hung"): Way("disk", disk.freeze, disk.thaw, read("disk")),
-        ("audit disk", "read-only"): Way("disk", disk.abort, lambda: mounted_anew(watched, disk), read("disk")),
+        ("audit disk", "read-only"): Way("disk", *broken(watched, "disk"), read("disk")),
         ("PostgreSQL: audit", "hung"): Way("opa", *hung, read("opa")),
         ("PostgreSQL: audit", "read-only"): Way("opa", *read_only(watched.postgres), read("opa")),
     }
@@ -148,12 +148,16 @@ def full(disk: Path) -> tuple[Callable[[], object], Callable[[], None]]:
     return lambda: fill(disk), (disk / "filler").unlink
 
 
-def mounted_anew(watched: Watched, disk: Ext4) -> None:
-    """What a kernel made read-only stays so while anybody has a file open there: the gateway is stopped for it."""
-    stack, run = watched.houses["disk"].stack, watched.stage.run
-    run(stack.stop())
-    disk.mount_anew()
-    run(stack.launch())
+def broken(watched: Watched, house: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The kernel makes its disk read-only, which lasts while anybody has a file open there: the gateway is stopped."""
+    disk, stack, run = watched.breakable[house], watched.houses[house].stack, watched.stage.run
+
+    def mend() -> None:
+        run(stack.stop())
+        disk.mount_anew()
+        run(stack.launch())
+
+    return disk.abort, mend
 
 
 def plays(answer: bytes) -> Script:

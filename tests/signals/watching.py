@@ -103,8 +103,8 @@ class Watched:
     """Where PostgreSQL keeps the tables, if `breakable`."""
     file_room: Path
     """Where the tickets' file of `opa` is, if `breakable`."""
-    breakable: Ext4 | None
-    """The record's disk, if it is one that can be frozen."""
+    breakable: Mapping[str, Ext4]
+    """Disks that can be frozen and break, if `breakable`: `disk`'s of its record, `opa`'s of its tickets."""
     prometheus: Prometheus
     tried: set[tuple[str, str]] = field(default_factory=set)
 
@@ -201,13 +201,15 @@ def watch(
     folders = {name: tmp_path_factory.mktemp(name) for name in ("disk", "opa")}
     with contextlib.ExitStack() as open_:
         disk, room, file_room = tmp_path_factory.mktemp("disk-of-record"), None, folders["opa"]
-        ext4 = open_.enter_context(Ext4(disk, "16m")) if breakable else None
-        if ext4 is None:
+        disks: dict[str, Ext4] = {}
+        if not breakable:
             open_.enter_context(file_system(disk, "4m"))
         else:
             room = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="ostiary-room-", dir="/tmp")))
             open_.enter_context(file_system(room, "48m"))
-            file_room = open_.enter_context(file_system(tmp_path_factory.mktemp("disk-of-tickets"), "2m"))
+            file_room = tmp_path_factory.mktemp("disk-of-tickets")
+            for house, place, size in (("disk", disk, "16m"), ("opa", file_room, "4m")):
+                disks[house] = open_.enter_context(Ext4(place, size))
         postgres = Postgres()
         open_.callback(postgres.remove)
         postgres.start()
@@ -274,7 +276,7 @@ def watch(
             open_.enter_context(house.http)
         gone = behind["gone"][0]
         yield Watched(
-            houses, stage, jwks, gone, answers, otlp, opa, postgres, disk, room or disk, file_room, ext4,
+            houses, stage, jwks, gone, answers, otlp, opa, postgres, disk, room or disk, file_room, disks,
             prometheus,
         )  # fmt: skip
 
