@@ -209,7 +209,7 @@ class SqliteDatabase:
         """SQLite's own words, and where it looked in vain for a place to write."""
         own = getattr(fault, "orig", None) or fault
         if getattr(own, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and self._path.exists():
-            return f"{own}: the file is there, but SQLite's log beside it, {self._path.name}-wal, can't be made or opened"
+            return f"{own}: the file is there, but its log beside it, {self._path.name}-wal, can't be made"
         return str(own)
 
     async def close(self) -> None:

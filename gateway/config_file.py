@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -19,7 +19,6 @@ from gateway.config import (
     AuditSettings,
     ConfigError,
     EmbeddedPolicySettings,
-    Group,
     ListenTls,
     OpaPolicySettings,
     PublishedAs,
@@ -30,6 +29,7 @@ from gateway.config import (
     TlsSettings,
 )
 from gateway.inclusion import hold_to_lock, include, read_servers
+from gateway.variables import check_variables, is_setting
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -126,40 +126,13 @@ def _anchor_audit(audit: AuditSettings, folder: Path) -> AuditSettings:
     return audit.model_copy(update={"file": folder / audit.file, "checkpoints": chosen})
 
 
-def _settings_in_groups() -> Iterator[tuple[str, str]]:
-    for group, field in Settings.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):
-            for one in (kind, *get_args(kind)):
-                if isinstance(one, type) and issubclass(one, Group):
-                    for name in one.model_fields:
-                        yield group.upper(), name.upper()
-
-
-_NEARLY = {f"OSTIARY_{group}_{name}": f"OSTIARY_{group}__{name}" for group, name in _settings_in_groups()}
-"""Variables with one underscore where two would make them a setting."""
-
-
-def _check_environment() -> None:
-    """Raise `ConfigError` for a variable that is spelt like a setting's and is none: it would silently do nothing."""
-    for name in os.environ:
-        group, nested, _ = name.removeprefix("OSTIARY_").partition("__")
-        if name.startswith("OSTIARY_") and nested and group.lower() not in Settings.model_fields:
-            raise ConfigError(f"the environment variable {name}: there is no setting {group.lower()}")
-        if name in _NEARLY:
-            raise ConfigError(f"the environment variable {name}: is no setting; {_NEARLY[name]} is one")
-
-
 def _under_environment(document: dict[str, Any]) -> dict[str, Any]:
     """The file's settings and the environment's, which win. Raises `ConfigError`."""
-    if not any(_is_setting(name.lower()) for name in os.environ):
+    if not any(is_setting(name) for name in os.environ):
         return document
     from gateway.environment import read_environment  # noqa: PLC0415 - a library for this alone
 
     return _merged(document, read_environment())
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith("ostiary_") and name.removeprefix("ostiary_").partition("__")[0] in Settings.model_fields
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,12 +192,12 @@ def read_settings(
     `home`: where the record and the database are, should `file` be a link that led elsewhere when the gateway began.
     `stanzas`: what the file of those servers is to hold, where that is not there yet.
     """
-    _check_environment()
     folder = file.resolve().parent
     try:
         document, text = read_yaml(file, content)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from error
+    check_variables(document)
     included = include(document, folder, read_yaml if stanzas is None else lambda file: read_yaml(file, stanzas))
     try:
         settings = Settings(**_under_environment(document))

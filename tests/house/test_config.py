@@ -94,6 +94,13 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ("OSTIARY_LISTEN__PORT", "70000", "listen.port: "),
         ("OSTIARY_LISTEN_PORT", "1", "is no setting; OSTIARY_LISTEN__PORT is one"),
+        ("OSTIARY_LISTN", "{}", "is no setting -> did you mean OSTIARY_LISTEN?"),
+        ("OSTIARY_PUBLIC_URI", "https://a", "is no setting -> did you mean OSTIARY_PUBLIC_URL?"),
+        ("ostiary_allowed_host", '["a"]', "is no setting -> did you mean OSTIARY_ALLOWED_HOSTS?"),
+        ("OSTIARY_LISTN_PORT", "1", "is no setting -> did you mean OSTIARY_LISTEN__PORT?"),
+        ("OSTIARY_LISTN__PORT", "1", "there is no setting listn -> did you mean OSTIARY_LISTEN__PORT?"),
+        ("ostiary_listn__port", "1", "there is no setting listn -> did you mean OSTIARY_LISTEN__PORT?"),
+        ("OSTIARY_NONSUCH__PORT", "1", "there is no setting nonsuch"),
         ("OSTIARY_LISTEN__PRT", "1", "listen.prt: there is no such setting"),
         ("OSTIARY_SERVERS", '{"readonly": {"paht": "/a"}}', "servers.readonly.paht: there is no such setting"),
         ("OSTIARY_SERVERS__READONLY__REPLICAS", '["ftp://h"]', "servers.readonly.replicas.0: "),
@@ -128,12 +135,32 @@ def test_a_setting_has_one_spelling(tmp_path: Path) -> None:
         load(tmp_path, {**document(), "Limits": {}})
 
 
-def test_a_misspelt_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that is spelt like a setting's and is none would silently do nothing."""
-    monkeypatch.setenv("OSTIARY_LISTEN__PORT", "9999")
+OWN = [Path(__file__).parents[2] / name for name in ("docs", "gateway", "deploy", "helm", "README.md")]
+"""Where variables of the product's own are named."""
+
+
+def test_variables_that_are_no_settings_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What secrets and commands are documented to be in stops no start, nor what Kubernetes sets for a Service.
+
+    Nor what a setting names: that may be spelt like any.
+    """
+    files = [file for place in OWN for file in (place.rglob("*") if place.is_dir() else [place])]
+    texts = [file.read_text() for file in files if file.suffix in {".md", ".py", ".yaml", ".tpl", ".service"}]
+    named = {name for text in texts for name in re.findall(r"\bOSTIARY_[A-Z_]+\b", text)}
+    told_as_wrong = {"OSTIARY_LISTEN_PORT", "OSTIARY_LISTN", "OSTIARY_ADMIN_PORT"}
+    others = {name for name in named if "__" not in name and not name.endswith("_")} - told_as_wrong
+    assert {"OSTIARY_TOKEN", "OSTIARY_SEAL_KEYS", "OSTIARY_EVIDENCE_TOKEN"} <= others
+    settings = {f"OSTIARY_{name.upper()}" for name in Settings.model_fields}
+    others |= {"OSTIARY_SIGN_IN_CLIENT_SECRET", "OSTIARY_AUDIT_DATABASE_URL", "OSTIARY_LOG_LEVEL"}
+    links = ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8080_TCP_ADDR", "ADMIN_SERVICE_PORT")
+    others |= {f"OSTIARY_{name}" for name in links}
+    for name in others - settings:
+        monkeypatch.setenv(name, "s3cr3t")
     load(tmp_path, document())
-    monkeypatch.setenv("OSTIARY_LISTN__PORT", "9999")
-    with pytest.raises(ConfigError, match="OSTIARY_LISTN__PORT"):
+    monkeypatch.setenv("OSTIARY_PUBLIC_URI", "postgresql://h/d")
+    approvals = {"approvals": {"database_env": "OSTIARY_PUBLIC_URI"}}
+    assert load(tmp_path, {**document(), **approvals}).approvals.database_env == "OSTIARY_PUBLIC_URI"
+    with pytest.raises(ConfigError, match="OSTIARY_PUBLIC_URI"):
         load(tmp_path, document())
 
 

@@ -306,7 +306,7 @@ async def test_a_full_disk_runs_nothing(it: Bench) -> None:
 
 
 async def test_a_log_that_cannot_be_made_beside_the_file_is_named(file: Path) -> None:
-    """A start where SQLite can't write beside its file says so: the file that it would otherwise blame is in order."""
+    """A start where SQLite can't write beside its file says so: the file itself is in order."""
     async with bench(file):
         pass
     file.with_name(f"{file.name}-wal").mkdir()  # as in a folder that is read-only: nothing can be written there

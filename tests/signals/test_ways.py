@@ -149,7 +149,7 @@ def full(disk: Path) -> tuple[Callable[[], object], Callable[[], None]]:
 
 
 def broken(watched: Watched, house: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    """The kernel makes its disk read-only, which lasts while anybody has a file open there: the gateway is stopped."""
+    """The kernel makes its disk read-only, for as long as anybody has a file open there: the gateway is stopped."""
     disk, stack, run = watched.breakable[house], watched.houses[house].stack, watched.stage.run
 
     def mend() -> None:
