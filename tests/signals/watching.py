@@ -208,8 +208,8 @@ def watch(
             room = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="ostiary-room-", dir="/tmp")))
             open_.enter_context(file_system(room, "48m"))
             file_room = tmp_path_factory.mktemp("disk-of-tickets")
-            for whose, place, size in (("disk", disk, "16m"), ("opa", file_room, "4m")):
-                disks[whose] = open_.enter_context(Ext4(place, size))
+            for whose, folder, size in (("disk", disk, "16m"), ("opa", file_room, "4m")):
+                disks[whose] = open_.enter_context(Ext4(folder, size))
         postgres = Postgres()
         open_.callback(postgres.remove)
         postgres.start()
