@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from approvals.ticket import NotHeld, Run
 from gateway.serving.tenure import begin_tenure
+from gateway.signals.key_age import first_seen
 from tests.support.approvals import BOB, bench
+from tests.support.disk import file_system, fill
 
 
 def test_a_name_is_had_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +56,36 @@ def test_what_is_no_name_is_none(tmp_path: Path, found: str) -> None:
 
 
 def test_a_disk_that_takes_nothing_keeps_nobody_from_starting(tmp_path: Path) -> None:
-    """The name is not written down, and the next start waits for leases."""
+    """The name is not written down, which is told, and the next start waits for leases."""
     tenure = begin_tenure(tmp_path / "gone" / "audit.jsonl")
-    tenure.write_down()
+    with capture_logs() as logs:
+        tenure.write_down()
     assert not list(tmp_path.iterdir())
+    told = {"event": "note_not_kept", "log_level": "warning", "file": str(tenure.path)}
+    assert logs == [{**told, "reason": "No such file or directory"}]
+
+
+def test_a_full_disk_leaves_what_was_there_and_nothing_empty(tmp_path: Path) -> None:
+    """The name before stays whole; the next start finds no file that it could misread, and with room all is well."""
+    with file_system(tmp_path, "64k") as disk:
+        record = disk / "audit.jsonl"
+        before = begin_tenure(record)
+        before.write_down()
+        seen = first_seen((bytes(32),), record)
+        files = {file.name: file.read_text() for file in disk.iterdir()}
+        assert files.keys() == {"audit.jsonl.owner", "audit.jsonl.seal-key"}
+        filler = fill(disk)
+        full = begin_tenure(record)
+        with capture_logs() as logs:
+            full.write_down()
+            assert first_seen((bytes(range(32)),), record) >= seen
+        assert [(line["event"], line["reason"]) for line in logs] == [("note_not_kept", os.strerror(ENOSPC))] * 2
+        assert {file.name: file.read_text() for file in disk.iterdir() if file != filler} == files
+        after = begin_tenure(record)
+        assert after.before == before.owner
+        filler.unlink()
+        after.write_down()
+        assert begin_tenure(record).before == after.owner
 
 
 async def test_the_start_of_one_leaves_the_uses_of_its_like_alone(
