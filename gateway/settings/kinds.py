@@ -45,6 +45,8 @@ def is_loopback(host: str | None) -> bool:
 
 def _split_http_url(url: str) -> tuple[str, str]:
     """An absolute http(s) URL without user information, fragment or query -> (scheme, host)."""
+    if not url.isprintable() or " " in url:  # which `urlsplit` would pass over, and who asks there might not
+        raise ValueError("must hold no blank, line end or other control character")
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("must be an absolute http:// or https:// URL")

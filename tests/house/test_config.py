@@ -119,6 +119,44 @@ def test_a_mistake_is_looked_for_where_it_was_made(
     assert "ostiary.yaml" not in str(caught.value)
 
 
+NO_MORE = "must carry neither user information, query nor fragment"
+NO_BLANK = "must hold no blank, line end or other control character"
+
+
+@pytest.mark.parametrize(
+    ("more", "mistake"),
+    [
+        ("http://token:s3cr3t@127.0.0.1:8181", NO_MORE),
+        ("http://@127.0.0.1:8181", NO_MORE),
+        ("http://127.0.0.1:8181?token=s3cr3t", NO_MORE),
+        ("http://127.0.0.1:8181/?", NO_MORE),
+        ("http://127.0.0.1:8181/#here", NO_MORE),
+        ("http://127.0.0.1:8181\n", NO_BLANK),
+        ("http://127.0.0.1:81\t81", NO_BLANK),
+        (" http://127.0.0.1:8181", NO_BLANK),
+    ],
+)
+def test_a_url_holds_nothing_that_nobody_would_send(tmp_path: Path, more: str, mistake: str) -> None:
+    """What a URL's setting holds is what is asked: a password or a query in it is refused, and not passed over.
+
+    Nor is what Python's `urlsplit` takes away without a word. A secret in it is not shown.
+    """
+
+    def with_urls(opa: str, replica: str) -> dict[str, Any]:
+        servers = {"readonly": {**document()["servers"]["readonly"], "replicas": [replica]}}
+        return {**document(), "policy": {"engine": "opa", "url": opa}, "servers": servers}
+
+    good = "http://127.0.0.1:8181"
+    load(tmp_path, with_urls(good, f"{good}/mcp"))
+    told = {"policy.url": with_urls(more, good), "servers.readonly.replicas.0": with_urls(good, more)}
+    for name, content in told.items():
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path, content)
+        assert str(caught.value).endswith(f": {name}: {mistake}")
+    with pytest.raises(ConfigError, match=r"policy\.url: must have no path"):
+        load(tmp_path, with_urls(f"{good}/v1", good))
+
+
 def test_a_variable_changes_one_setting_of_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the file sets beside it stays: a variable replaces the setting that it names, and no group."""
     content = {**document(), "listen": {"host": "127.0.0.2", "port": 1}}
