@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Select, and_, case, false, func, or_, select
@@ -17,10 +17,10 @@ from approvals.sieve import Sieve, last_approved, newest
 from approvals.statements import (
     GRANTS,
     MOST_GRANTS,
+    OF_CALL,
     OF_EFFECT,
     STALLED,
     SUMMARY,
-    TAKEN_BACK,
     is_overdue,
     is_readable_by,
 )
@@ -35,43 +35,43 @@ class Finding(Opening):
 
     async def of_effect(self, asked: Asked, now: float) -> list[Filed]:
         """What stands in the way of this effect or speaks for it: live tickets, denials that hold, open uses."""
-        lookups = self._vault.lookups(asked)
-        given = {"lookups": lookups, "now": now}
-        rows = await self.connection.rows(OF_EFFECT, given)
+        given = {"lookups": self._vault.lookups(asked), "now": now}
+        if asked.is_grant:
+            rows = await self.connection.rows(OF_EFFECT, given)
+        else:  # a grant that is busy with this very call stands in its way
+            rows = await self.connection.rows(OF_CALL, {**given, "kin": self._vault.kin(asked)})
         said = await self._said([row.id for row in rows if row.state == State.APPROVED])
         effect = effect_of(asked).hex()
-        grants = await self.grants(asked)  # one that is busy with this very call stands in its way
-        filed = [one for one in grants if one.running is not None and one.running.effect in lookups]
+        grants, own = [], []
         for row in rows:
+            if row.kin is not None and not asked.is_grant:
+                grants.append(self._grant(row, asked, said.get(row.id, ())))
+                continue
             bond = self._bond(row)
             if bond["effect"] != effect:
                 raise StoreUnavailable(f"ticket {row.id} was filed under another effect")
-            filed.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
-        return filed
+            own.append(self._filed(row, bond, asked, said=said.get(row.id, ())))
+        return grants + own
 
-    async def grants(self, asked: Asked) -> list[Filed]:
-        """The grants that could cover this call, whatever its arguments: approved ones, and those that are busy."""
+    async def grants(self, asked: Asked, now: float) -> list[Filed]:
+        """The grants that could cover this call, whatever its arguments: approved ones, and those that are busy.
+
+        None where a person revoked an approval of exactly this call whose time is not over.
+        """
         if asked.is_grant:
             return []
-        rows = await self.connection.rows(GRANTS, {"kin": self._vault.kin(asked)})
+        given = {"kin": self._vault.kin(asked), "lookups": self._vault.lookups(asked), "now": now}
+        rows = await self.connection.rows(GRANTS, given)
         if len(rows) == MOST_GRANTS and rows[-1].running is not None:
-            raise StoreUnavailable(
-                "too many grants of one tool are busy"
-            )  # one of them may be so with this very call
+            raise StoreUnavailable("too many grants of one tool are busy")
         said = await self._said([row.id for row in rows if row.state == State.APPROVED])
-        kin = kin_of(asked).hex()
-        filed = []
-        for row in rows:
-            bond = self._bond(row)
-            if bond.get("kin") != kin:
-                raise StoreUnavailable(f"ticket {row.id} is no grant of this tool")
-            filed.append(self._filed(row, bond, None, said=said.get(row.id, ())))
-        return filed
+        return [self._grant(row, asked, said.get(row.id, ())) for row in rows]
 
-    async def is_taken_back(self, asked: Asked, now: float) -> bool:
-        """Whether a person revoked an approval of exactly this call whose time is not over: no grant covers it."""
-        given = {"lookups": self._vault.lookups(asked), "now": now}
-        return bool(await self.connection.rows(TAKEN_BACK, given))
+    def _grant(self, row: Any, asked: Asked, said: Sequence[Mapping[str, Any]] = ()) -> Filed:
+        bond = self._bond(row)
+        if bond.get("kin") != kin_of(asked).hex():
+            raise StoreUnavailable(f"ticket {row.id} is no grant of this tool")
+        return self._filed(row, bond, None, said=said)
 
     async def holding(self, use_id: str, *, decided: bool = False) -> Filed | None:
         """The bookkeeping of the ticket that this use belongs to (`decided`: with who approved it), or None."""

@@ -27,14 +27,13 @@ from approvals.statements import (
     ALONE,
     AWAIT,
     CLAIM,
+    CLAIM_FOR_CALL,
     CONTINUE,
-    FREED,
-    LEFT_UNKNOWN,
+    END,
+    END_UNKNOWN,
     RUN,
-    RUN_BY_HOLDER,
     SEND,
     SUMMARY,
-    TAKE,
     WAIT_AGAIN,
     is_overdue,
 )
@@ -196,18 +195,14 @@ class Ledger(Finding):
     ) -> bool:
         """Take one use of an approved ticket, if it is still exactly what was read, in time, and nothing runs.
 
-        `call`: what a grant's use is for.
+        `call`: what a grant's use is for; none where a person took back an approval of exactly that.
         """
-        given = {"ticket": filed.ticket.id, "read": filed.version, "use": use_id, "now": now}
-        if await self.connection.touched(CLAIM, given) != 1:
-            return False
-        row = {
-            "id": use_id, "ticket_id": filed.ticket.id, "state": Run.CLAIMED, "leg": 0, "owner": owner,
-            "lease_until": lease_until, "claimed_at": now, "at": now,
-            "effect": None if call is None else self._vault.lookups(call)[0],
-        }  # fmt: skip
-        await self.connection.touched(TAKE, row)
-        return True
+        given: dict[str, Any] = {"ticket": filed.ticket.id, "read": filed.version, "use": use_id, "holder": owner}
+        given |= {"now": now, "until": lease_until, "call": None}
+        if call is None:
+            return await self.connection.moved(CLAIM, given)
+        lookups = self._vault.lookups(call)
+        return await self.connection.moved(CLAIM_FOR_CALL, {**given, "lookups": lookups, "call": lookups[0]})
 
     async def go_on(self, filed: Filed, use: Claimed, owner: str, *, now: float, lease_until: float) -> bool:
         """Take a use that waits at this leg, if its ticket is still what was read, approved and in time."""
@@ -224,18 +219,18 @@ class Ledger(Finding):
         """
         given: dict[str, Any] = {"use": use_id, "target": target, "now": now}
         if target is Run.ABANDONED:
-            moved = (await self.connection.execute(ABANDON, given)).rowcount
+            moved = (await self.connection.execute(ABANDON, given)).rowcount == 1
         elif owner is None:
-            moved = (await self.connection.execute(RUN, given | {"sources": sources(target)})).rowcount
+            moved = (await self.connection.execute(RUN, given | {"sources": sources(target)})).rowcount == 1
         else:
-            statement = {Run.SENT: SEND, Run.WAITING: AWAIT}.get(target, RUN_BY_HOLDER)
             given |= {"sources": sources(target), "holder": owner, "at_leg": leg}
-            moved = await self.connection.touched(statement, given)
-        if moved != 1:
-            return False
-        if target not in (Run.SENT, Run.WAITING):
-            await self.connection.touched(LEFT_UNKNOWN if target is Run.UNKNOWN else FREED, {"use": use_id})
-        return True
+            if target in (Run.SENT, Run.WAITING):
+                return await self.connection.touched(SEND if target is Run.SENT else AWAIT, given) == 1
+            return await self.connection.moved(END_UNKNOWN if target is Run.UNKNOWN else END, given)
+        if moved:
+            ended = END_UNKNOWN if target is Run.UNKNOWN else END
+            await self.connection.touched(ended.then, {"use": use_id})
+        return moved
 
     async def give_back(self, use_id: str, owner: str, now: float) -> bool:
         """A use of which provably not one byte left: it failed, and the ticket has it again. Once only, and never

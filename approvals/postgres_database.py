@@ -26,7 +26,7 @@ from approvals.database import MIGRATE_S
 from approvals.remote_clock import RemoteClock
 from approvals.revisions import Standing
 from approvals.ticket import StoreUnavailable
-from approvals.transaction import Frequent, Given, Transaction
+from approvals.transaction import Both, Frequent, Given, Transaction
 
 T = TypeVar("T")
 
@@ -73,6 +73,10 @@ class _Open:
         """Likewise; the server says so in the words `UPDATE 1`."""
         ready = asked.ready(self._connection.dialect, given)
         return int((await self._driver.execute(ready.text, *ready.values(given))).rpartition(" ")[2])
+
+    async def moved(self, asked: Both, given: Given, /) -> bool:
+        """In one statement."""
+        return bool(await self.rows(asked.at_once, given))
 
 
 class PostgresDatabase:

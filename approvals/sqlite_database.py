@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from approvals.database import MIGRATE_S
 from approvals.revisions import Standing
 from approvals.ticket import StoreUnavailable
-from approvals.transaction import Frequent, Given, Transaction
+from approvals.transaction import Both, Frequent, Given, Transaction
 
 BUSY_S = 1.5
 READERS = 4
@@ -65,6 +65,13 @@ class _Here:
         ready = asked.ready(self._connection.dialect, given)
         return int(self._driver.execute(ready.text, ready.values(given)).rowcount)
 
+    async def moved(self, asked: Both, given: Given, /) -> bool:
+        """In two statements."""
+        if await self.touched(asked.first, given) == 0:
+            return False
+        await self.touched(asked.then, given)
+        return True
+
 
 class _There:
     """A transaction whose work stays on the loop: each statement goes to the thread by itself."""
@@ -93,6 +100,10 @@ class _There:
     async def touched(self, asked: Frequent, given: Given, /) -> int:
         """In the thread."""
         return await self._go(self._here.touched(asked, given))
+
+    async def moved(self, asked: Both, given: Given, /) -> bool:
+        """In the thread."""
+        return await self._go(self._here.moved(asked, given))
 
     def _go(self, asking: Coroutine[Any, Any, T]) -> Awaitable[T]:
         return self._run(_run_through, asking)

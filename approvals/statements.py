@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Insert,
     Select,
     TextClause,
+    Update,
     and_,
     bindparam,
     case,
     exists,
     func,
     insert,
+    literal,
     not_,
     null,
     or_,
     select,
+    type_coerce,
     union,
+    union_all,
     update,
 )
 from sqlalchemy.sql.elements import ColumnElement
@@ -27,7 +32,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from approvals.approvers import Person, entries_of
 from approvals.schema import decisions, eligible, tickets, uses
 from approvals.ticket import Run, State
-from approvals.transaction import Frequent
+from approvals.transaction import Both, Frequent
 
 LIVE = (State.PENDING, State.APPROVED)
 MOST_OF_ONE_EFFECT = 20
@@ -44,7 +49,7 @@ SUMMARY = select(
 ).select_from(tickets.outerjoin(uses, uses.c.id == tickets.c.running))
 """Tickets with the use that keeps them busy, without what is shown."""
 
-OF_EFFECT = Frequent(
+_of_effect = (
     SUMMARY.where(
         tickets.c.lookup.in_(bindparam("lookups", expanding=True)),
         or_(
@@ -56,30 +61,36 @@ OF_EFFECT = Frequent(
     .order_by(tickets.c.created_at.desc())
     .limit(MOST_OF_ONE_EFFECT)
 )
+OF_EFFECT = Frequent(_of_effect)
+
+_grants = SUMMARY.where(tickets.c.kin.in_(bindparam("kin", expanding=True)))
+# Without `coalesce` PostgreSQL makes an inner join of it, and may read all uses in place of one by its key.
+_busy_with_it = _grants.where(
+    tickets.c.running.is_not(None),
+    func.coalesce(uses.c.effect, "").in_(bindparam("lookups", expanding=True)),
+).limit(MOST_OF_ONE_EFFECT)
+
+OF_CALL = Frequent(union_all(select(_of_effect.subquery()), select(_busy_with_it.subquery())))
+"""What is of this effect, and the grants whose present use is for exactly this call."""
+
+_other = tickets.alias("other")
+_by_a_person = (
+    select(decisions.c.id).where(decisions.c.ticket_id == _other.c.id, decisions.c.verb == "revoke").limit(1)
+)
+_taken_back = exists().where(
+    _other.c.lookup.in_(bindparam("lookups", expanding=True)),
+    _other.c.state == State.REVOKED,
+    _other.c.expires_at > bindparam("now"),
+    _by_a_person.scalar_subquery().is_not(None),  # `exists` would be a join, perhaps with all decisions
+)
+"""A person revoked an approval of exactly this call, and its time is not over: no grant covers it."""
 
 GRANTS = Frequent(
-    SUMMARY.where(
-        tickets.c.kin.in_(bindparam("kin", expanding=True)),
-        or_(tickets.c.state == State.APPROVED, tickets.c.running.is_not(None)),
-    )
+    _grants.where(or_(tickets.c.state == State.APPROVED, tickets.c.running.is_not(None)), not_(_taken_back))
     .order_by(tickets.c.running.is_(None), tickets.c.created_at.desc())
     .limit(MOST_GRANTS)
 )
 """Grants of one caller for one tool, those that are busy first: none of these may be overlooked."""
-
-_was_revoked = exists().where(decisions.c.ticket_id == tickets.c.id, decisions.c.verb == "revoke")
-
-TAKEN_BACK = Frequent(
-    select(tickets.c.id)
-    .where(
-        tickets.c.lookup.in_(bindparam("lookups", expanding=True)),
-        _was_revoked,
-        tickets.c.state == State.REVOKED,
-        tickets.c.expires_at > bindparam("now"),
-    )
-    .limit(1)
-)
-"""An approval of exactly this call that a person revoked, while its time is not over."""
 
 ALONE = Frequent(select(func.pg_advisory_xact_lock(bindparam("requester", type_=BigInteger))))
 """PostgreSQL alone: held to the end of the transaction."""
@@ -90,10 +101,7 @@ DECISIONS = Frequent(
     .order_by(decisions.c.at, decisions.c.id)
 )
 
-TAKE = Frequent(insert(uses))
-"""The use that was claimed."""
-
-CLAIM = Frequent(
+_claim = (
     update(tickets)
     .where(
         tickets.c.id == bindparam("ticket"),
@@ -106,6 +114,23 @@ CLAIM = Frequent(
     .values(uses_left=tickets.c.uses_left - 1, running=bindparam("use"), version=tickets.c.version + 1)
 )
 
+
+def _take(given: ColumnElement[bool] | None) -> Insert:
+    row = {
+        uses.c.id: bindparam("use"), uses.c.ticket_id: bindparam("ticket"), uses.c.state: literal(Run.CLAIMED.value),
+        uses.c.leg: literal(0), uses.c.owner: bindparam("holder"), uses.c.lease_until: bindparam("until"),
+        uses.c.claimed_at: bindparam("now"), uses.c.at: bindparam("now"), uses.c.effect: bindparam("call"),
+    }  # fmt: skip
+    values = select(*[type_coerce(value, column.type) for column, value in row.items()])
+    return insert(uses).from_select(list(row), values if given is None else values.where(given))
+
+
+CLAIM = Both(_claim, _take)
+"""A use of an approved ticket, and that it was claimed."""
+
+CLAIM_FOR_CALL = Both(_claim.where(not_(_taken_back)), _take)
+"""A use of a grant."""
+
 RUN = (
     update(uses)
     .where(
@@ -116,9 +141,7 @@ RUN = (
     .values(state=bindparam("target"), at=bindparam("now"))
 )
 _run_by_holder = RUN.where(uses.c.owner == bindparam("holder"), uses.c.leg == bindparam("at_leg"))
-RUN_BY_HOLDER = Frequent(_run_by_holder)
 """By whoever holds this leg: a late word about an earlier one moves nothing."""
-
 _its_approval = select(tickets.c.id).where(
     tickets.c.id == uses.c.ticket_id,
     tickets.c.running == uses.c.id,
@@ -175,15 +198,20 @@ _when_last = (and_(tickets.c.state == State.APPROVED, tickets.c.uses_left == 0),
 
 _its_ticket = select(uses.c.ticket_id).where(uses.c.id == bindparam("use")).scalar_subquery()
 
-_left_unknown = (
-    update(tickets)
-    .where(tickets.c.id == _its_ticket, tickets.c.running == bindparam("use"))
-    .values(state=case(_when_last, else_=tickets.c.state), version=tickets.c.version + 1)
-)
-LEFT_UNKNOWN = Frequent(_left_unknown)
+
+def _leave_unknown(given: ColumnElement[bool] | None) -> Update:
+    leave = (
+        update(tickets)
+        .where(tickets.c.id == _its_ticket, tickets.c.running == bindparam("use"))
+        .values(state=case(_when_last, else_=tickets.c.state), version=tickets.c.version + 1)
+    )
+    return leave if given is None else leave.where(given)
+
+
+END_UNKNOWN = Both(_run_by_holder, _leave_unknown)
 """An unknown end keeps the ticket busy; the end of the last use makes it `used`."""
 
-FREED = Frequent(_left_unknown.values(running=null()))
+END = Both(_run_by_holder, lambda given: _leave_unknown(given).values(running=null()))
 """A known end frees it."""
 
 

@@ -72,8 +72,8 @@ class Taking(Running):
             if call is not None:
                 await ledger.alone(call.asked)
                 step = weigh(await ledger.of_effect(call.asked, now), replace(call, now=now))
-                if not isinstance(step, Replace) or await ledger.is_taken_back(call.asked, now):
-                    return False  # meanwhile the very call was denied or taken back, or runs under another grant
+                if not isinstance(step, Replace):
+                    return False  # meanwhile the very call was denied, or runs under another grant
             return await ledger.claim(filed, use.use_id, self._owner, now=now, lease_until=until, call=asked)
 
         return ticket, use, "claim", take

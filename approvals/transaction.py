@@ -11,9 +11,21 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Dialect, Executable, Table
+from sqlalchemy import (
+    Connection,
+    CursorResult,
+    Dialect,
+    Executable,
+    Insert,
+    Table,
+    Update,
+    exists,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.elements import ColumnElement
 
 T = TypeVar("T")
 Given = Mapping[str, Any]
@@ -50,7 +62,7 @@ class Frequent:
         return made
 
     def _make(self, dialect: Dialect, given: Given) -> Ready:
-        compiled: SQLCompiler = self._statement.compile(dialect=dialect, column_keys=list(given))
+        compiled: SQLCompiler = self._statement.compile(dialect=dialect)
         state = compiled.construct_expanded_state(dict(given))
         members = {
             one: (name, index) for name, ones in state.parameter_expansion.items() for index, one in enumerate(ones)
@@ -60,6 +72,21 @@ class Frequent:
         columns = self._statement.selected_columns.keys() if self._statement.is_select else ()
         row = namedtuple("Row", columns)._make  # type: ignore[attr-defined]
         return Ready(state.statement, tuple(taken), fixed, row)
+
+
+class Both:
+    """A change of one row, and what follows from it where it touched one: each is a way to the database and back.
+
+    PostgreSQL has both in one statement; SQLite, which changes nothing in a `WITH`, is told one after the other.
+    `then`: the second change, under a further condition where one is given.
+    """
+
+    def __init__(self, first: Update, then: Callable[[ColumnElement[bool] | None], Insert | Update]) -> None:
+        self.first = Frequent(first)
+        self.then = Frequent(then(None))
+        changed = first.returning(literal(1).label("one")).cte("changed")
+        follows = then(exists(select(changed.c.one))).cte("follows")
+        self.at_once = Frequent(select(changed.c.one).add_cte(follows))
 
 
 class Transaction(Protocol):
@@ -84,6 +111,10 @@ class Transaction(Protocol):
 
     async def touched(self, asked: Frequent, given: Given, /) -> int:
         """How many rows a frequent change touched."""
+        ...
+
+    async def moved(self, asked: Both, given: Given, /) -> bool:
+        """Whether the first change touched a row, and so the second was made as well."""
         ...
 
 

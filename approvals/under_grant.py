@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from approvals.approvers import read_terms
 from approvals.counter import JOURNAL_S
-from approvals.filed import Filed
 from approvals.going_on import GoingOn
 from approvals.granting import find_grant
-from approvals.ledger import Ledger
 from approvals.running import End
 from approvals.taking import ATTEMPTS, Settled
 from approvals.ticket import Covers, Granted, StoreUnavailable, Unapprovable
@@ -41,11 +39,7 @@ class UnderGrant(GoingOn):
                 return None
             return replace(today, terms=granted.terms, mask=granted.mask, approvers=approvers, now=self._clock())
 
-        async def look(ledger: Ledger) -> list[Filed]:
-            grants = await ledger.grants(today.asked)
-            return [] if grants and await ledger.is_taken_back(today.asked, self._clock()) else grants
-
-        grants = await self._store.look(look)
+        grants = await self._store.look(lambda ledger: ledger.grants(today.asked, self._clock()))
         return await find_grant(grants, covers, today_for) if grants else None
 
     async def _use_grant(self, today: Today, step: Step) -> Settled | None:

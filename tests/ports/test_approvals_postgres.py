@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import certifi
 import pytest
 from sqlalchemy import event, text
@@ -24,7 +25,8 @@ from approvals.retention import forget
 from approvals.revisions import newest
 from approvals.sieve import Sieve, Whose
 from approvals.store import Store
-from approvals.ticket import Claimed, Held, MovedOn, Run, State, StoreUnavailable, TicketUnknown
+from approvals.ticket import Claimed, Granted, Held, MovedOn, Run, State, StoreUnavailable, TicketUnknown
+from approvals.transaction import Frequent, Ready
 from tests.support.approvals import (
     ALICE,
     BOB,
@@ -38,6 +40,7 @@ from tests.support.approvals import (
     Journal,
     bench,
     effect,
+    grant_of,
     person,
 )
 from tests.support.postgres import Postgres
@@ -235,6 +238,63 @@ async def test_a_ticket_that_somebody_holds_keeps_nobody_waiting(server: Postgre
         await acting
         with pytest.raises(MovedOn, match="denied"):
             await other.desk.act("approve", BOB, held.ticket.id)
+
+
+async def test_an_end_that_waits_for_a_person_is_written_whole(server: Postgres) -> None:
+    """Where somebody acts on a ticket while a use of it ends, the use ends, and frees the ticket as it is by then."""
+    two = replace(TERMS, uses=2)
+    async with bench(url := server.create(), limit_s=10) as it:
+        ticket = await it.approved(terms=two)
+        use = await it.claimed(terms=two)
+        await it.desk.sent(use)
+        connection = await asyncpg.connect(url)
+        try:
+            held = connection.transaction()
+            await held.start()
+            await connection.execute(
+                "UPDATE tickets SET state = 'revoked', version = version + 1 WHERE id = $1", ticket
+            )
+            ending = asyncio.create_task(it.desk.finish(use, Run.EXECUTED))
+            async with asyncio.timeout(WITHIN_S):
+                waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                while not await connection.fetchval(waits):  # noqa: ASYNC110 - the server's
+                    await asyncio.sleep(0.005)
+            await held.commit()
+            await ending
+            found = await connection.fetch(
+                "SELECT t.state, t.running, u.state FROM tickets t JOIN uses u ON u.ticket_id = t.id"
+            )
+        finally:
+            await connection.close()
+    assert [tuple(one) for one in found] == [("revoked", None, "executed")]
+
+
+@pytest.mark.parametrize(("granted", "most"), [(False, 5), (True, 8)])
+async def test_a_gated_call_takes_few_ways_to_its_server(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch, granted: bool, most: int
+) -> None:
+    """From the look at its approval to the end of its use a call asks its server once for each step: each way there
+    and back costs more than what is done there.
+    """
+    ways: list[str] = []
+    ready = Frequent.ready
+
+    def counted(self: Frequent, *given: Any) -> Ready:
+        ways.append((made := ready(self, *given)).text)
+        return made
+
+    async def covers(_: Any) -> Granted:
+        return Granted(TERMS)
+
+    async with bench(server.create()) as it:
+        await it.approved(grant_of(effect(), {"type": "object"}) if granted else effect())
+        monkeypatch.setattr(Frequent, "ready", counted)
+        use = await it.claimed(covers=covers)
+        await it.desk.sent(use)
+        await it.desk.finish(use, Run.EXECUTED)
+        assert use.by_grant is granted
+        assert it.journal.verbs[-3:] == ["claim", "sent", "executed"]
+        assert 0 < len(ways) <= most, ways
 
 
 async def test_a_gateway_that_stands_still_keeps_nothing_locked(
