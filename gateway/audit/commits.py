@@ -22,6 +22,7 @@ from gateway.audit.resuming import Left
 from gateway.contract.chain import KINDS, MAX_LINE, chain
 from gateway.contract.folding import Kind
 from gateway.contract.record import admin_record, closing_outcome
+from gateway.vigil import Vigil
 
 MAX_BATCH: Final = 512
 """Records of one commit: linking them holds the loop for about 5 ms at most."""
@@ -40,6 +41,9 @@ _GATHER_S: Final = 0.002
 commit waits."""
 
 _FOLD_S: Final = 1.0
+
+_VIGIL_S: Final = 0.0004
+"""How long the loop stays awake while one caller waits for a commit: a near disk takes half of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ class GroupCommit:
         self._callers = 0
         """Of the records that wait for a commit to begin, those with a caller."""
         self._shared = 1
-        """How many callers the last commit had."""
+        """How many callers the last commit had; of several, others come meanwhile, and the loop has more to do."""
+        self._vigil: Final = Vigil(_VIGIL_S)
         self._flood: Final = Flood(bounds.folded_beyond)
         self._open: set[str] = set()
         self._marked_at = 0
@@ -326,6 +331,8 @@ class GroupCommit:
             rotate=commit.rotates,
             then=self._committed,
         )
+        if self._shared == 1 and any(waiting.done is not None for waiting in commit.waiting):
+            self._vigil.begin(self._loop)
 
     def _link(self, limit: int) -> _Commit:
         rotates = self._scribe.wants_rotation
@@ -391,6 +398,7 @@ class GroupCommit:
 
     def _committed(self, why: str) -> None:
         """The scribe is done with the commit under way: `why` it failed, or `""`."""
+        self._vigil.end()
         commit, self._under_way = self._under_way, None
         if commit is None:
             return

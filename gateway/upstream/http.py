@@ -317,7 +317,7 @@ class HttpUpstream:
                     seat=taken,
                     last=last,
                 )
-                await exchange.head()
+                await exchange.head(replica.vigil_over(taken))
             except UpstreamUnreachable as refused:
                 if refused.sent:
                     raise

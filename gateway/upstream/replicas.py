@@ -18,6 +18,7 @@ from gateway.upstream.health import Health, HealthRules
 from gateway.upstream.port import UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import ReplicaAddress, ReplicaRefused, Secured, UpstreamLimits, check_address
 from gateway.upstream.wire import Exchange, GivenUp
+from gateway.vigil import Vigil
 from gateway.wires.pem import tell
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ ADDRESSES: Final = 3
 SWEEP_S: Final = 0.1
 """Between two looks for connections that have idled for too long."""
 
+VIGIL_S: Final = 0.0001
+"""How long the loop stays awake while one call, the only one here, waits for the begin of its answer."""
+
 SHORTER: Final = 0.2
 """By which share a connection's life may be shorter, so that those which began together do not end together."""
 
@@ -58,8 +62,8 @@ class Replica:
     """
 
     __slots__ = (
-        "_chance", "_idle", "_limits", "_lookups", "_open", "_room", "_sweep", "_tls", "address", "ejections",
-        "health", "name", "prefix", "results", "ring", "running",
+        "_chance", "_idle", "_limits", "_lookups", "_open", "_room", "_sweep", "_tls", "_vigil", "address",
+        "ejections", "health", "name", "prefix", "results", "ring", "running",
     )  # fmt: skip
 
     ring: Ring
@@ -81,6 +85,7 @@ class Replica:
         self.name = name or address.authority
         self.health = Health(rules or HealthRules())
         self.running = 0
+        self._vigil = Vigil(VIGIL_S)
         self.results = dict.fromkeys(RESULTS, 0)
         self.ejections = dict.fromkeys(("refused", "faults", "probe"), 0)
         self._chance = chance
@@ -108,6 +113,10 @@ class Replica:
                 return connection
             connection.close()
         return None
+
+    def vigil_over(self, seat: int) -> Vigil | None:
+        """What keeps the loop awake until the answer to a call begins, where it is the only one here."""
+        return self._vigil if seat > FREE and self.running == 1 else None
 
     async def connect(self, until: float = 0.0) -> Connection:
         """A new connection, by `until` if that is sooner than its own time, which is then the call's fault.

@@ -15,6 +15,7 @@ import httptools
 from gateway.upstream.head import HeadRefused, Kind, accept_head, is_framed
 from gateway.upstream.port import UpstreamFault, UpstreamInvalid, UpstreamTimeout, UpstreamUnreachable
 from gateway.upstream.target import UpstreamLimits
+from gateway.vigil import Vigil
 from gateway.wires.pem import tell
 
 if TYPE_CHECKING:
@@ -252,14 +253,19 @@ class Exchange:
         """Now, as the loop has it."""
         return self._clock()
 
-    async def head(self) -> None:
+    async def head(self, vigil: Vigil | None = None) -> None:
         """Wait for an accepted head. Raises `UpstreamFault` subclasses; a cancelled wait aborts the request."""
+        if vigil is not None:
+            vigil.begin(self._loop)
         try:
             while self.kind is None and self._fault is None:
                 await self._more()
         except BaseException:
             self.abort()
             raise
+        finally:
+            if vigil is not None:
+                vigil.end()
         if self._fault is not None:
             raise self._fault
 
