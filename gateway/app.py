@@ -277,14 +277,14 @@ class House:
         self._carry_over()
         # Leases that nobody extends end calls that run as `unknown`.
         looked_after = self._upkeep.well and self._courier.well
-        own = {"keys": tokens.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
+        own = {"keys": tokens.issuers.ready, "policy": policy.ready, "audit": sink.healthy, "upkeep": looked_after}
         missing = tuple(name for name, there in own.items() if not there)
         shared = {"approvals": store.healthy, "policy": not policy.fault}
         if self._plan.settings.policy.engine == "opa":
             shared["policy"] = policy.ready  # and missing as well: without it nothing at all is served
         keeper, export = self._record.keeper, self._record.export
         traces = self._telemetry.traces
-        degraded = (*tokens.degraded, *(name for name, there in shared.items() if not there))
+        degraded = (*tokens.issuers.degraded, *(name for name, there in shared.items() if not there))
         if self._standing != (missing, degraded):
             self._standing = missing, degraded
             self._log.warning("readiness_changed", missing=missing, degraded=degraded)
@@ -315,8 +315,8 @@ class House:
                 "idempotency_keys": self._keyed.count,
                 "idempotency_bytes": self._keyed.bytes,
                 "webhooks_waiting": self._courier.waiting,
-                "keys_healthy": tokens.key_health(),
-                "keys_age_seconds": tokens.key_ages(),
+                "keys_healthy": tokens.issuers.key_health(),
+                "keys_age_seconds": tokens.issuers.key_ages(),
                 "pins_healthy": self._pins.healthy,
                 "tools_quarantined": self._pins.quarantined(),
                 "list_changes_heard": self._notices.heard(),

@@ -19,10 +19,10 @@ from gateway.contract.passage import Server
 from gateway.contract.redaction import AuditKeys
 from gateway.contract.resources import Reach
 from gateway.door.framing import DoorLimits
+from gateway.issuers import IssuerSettings
 from gateway.origins import accepted_hosts
 from gateway.sealing import derive_keys, read_keys
 from gateway.sign_in.client import CALLBACK, Client
-from gateway.tokens import IssuerSettings
 from gateway.upstream.target import ReplicaAddress, UpstreamTarget, check_replica_url
 from gateway.webhooks import Webhook, make_webhook
 from gateway.wires.pem import Files

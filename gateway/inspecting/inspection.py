@@ -130,11 +130,11 @@ async def look(plan: Plan, settings: Settings) -> list[Finding]:
     try:
         await tokens.start()
         async with asyncio.timeout(KEYS_WITHIN_S):
-            while not tokens.ready:  # noqa: ASYNC110 - a command that looks once, not a server that waits
+            while not tokens.issuers.ready:  # noqa: ASYNC110 - a command that looks once, not a server that waits
                 await asyncio.sleep(0.05)
         found.append(Finding("keys", True, ", ".join(one.issuer for one in settings.identity.issuers)))
     except TimeoutError:
-        missing = tokens.without_keys().items()
+        missing = tokens.issuers.without_keys().items()
         asked = {one.issuer: one.jwks_uri or one.jwks_file or "metadata" for one in settings.identity.issuers}
         found += [
             Finding("keys", False, f"identity.issuers: {issuer}: {asked[issuer]}: {why}") for issuer, why in missing

@@ -205,7 +205,7 @@ class Rehearsal:
         """A moment for issuers' keys to come; without them the refusal says so."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEYS_WITHIN_S):
-                while not self.tokens.ready:  # noqa: ASYNC110 - a command that looks once
+                while not self.tokens.issuers.ready:  # noqa: ASYNC110 - a command that looks once
                     await asyncio.sleep(0.05)
 
 

@@ -174,7 +174,7 @@ class SignInDoor:
     async def _verify(self, provider: Provider, flight: Flight, granted: Granted) -> tuple[Identity, str]:
         """Who signed in, and what they are called: by the ID token and the access token, which must agree."""
         with _as_refused("ID token"):
-            signed, claims = await self._tokens.read_signed(granted.id_token, flight.issuer)
+            signed, claims = await self._tokens.issuers.read_signed(granted.id_token, flight.issuer)
         check_id_token(
             signed.header,
             claims,

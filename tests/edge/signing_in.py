@@ -15,10 +15,11 @@ from fastapi import FastAPI, Request, Response
 from approvals.store import Store
 from gateway.contract.passage import Server
 from gateway.contract.refusals import Refused
+from gateway.issuers import IssuerSettings
 from gateway.sign_in.client import Client
 from gateway.sign_in.provider import Bounds
 from gateway.sign_in.room import SignIn
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import Tokens
 from tests.edge.test_approvals_api import served
 from tests.pipeline.house import KeptRecord
 from tests.support.approvals import KEY

@@ -270,7 +270,7 @@ async def test_a_key_that_was_retired_ends_its_sessions(scene: Scene) -> None:
     guest, _ = await signed_in(scene)
     scene.oidc.issuer.keys[:] = [signing_key(number=9)]
     for replica in scene.replicas:
-        await replica.room.visitors._tokens._issuers[scene.oidc.url].keys.refresh()
+        await replica.room.visitors._tokens.issuers.by_name[scene.oidc.url].keys.refresh()
     assert await guest.me() is None
 
 

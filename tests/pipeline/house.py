@@ -34,13 +34,14 @@ from gateway.eras import Eras
 from gateway.errands import Errands
 from gateway.handles import Handles, tell_of_tasks
 from gateway.holding import Holding
+from gateway.issuers import IssuerSettings
 from gateway.pins.keeper import Pins
 from gateway.pipeline import Corridor
 from gateway.repeats import Repeats
 from gateway.runs import Runs
 from gateway.seals import Seals
 from gateway.sessions import Sessions
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import Tokens
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.target import UpstreamTarget, check_replica_url
 from policies.verdict import ApprovalTerms, Effect, Verdict

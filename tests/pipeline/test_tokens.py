@@ -17,9 +17,10 @@ import pytest
 
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
+from gateway.issuers import IssuerSettings
 from gateway.keys import Upkeep
 from gateway.signatures import Key, Signed, check_signature, read_compact
-from gateway.tokens import CHECKS, IssuerSettings, Tokens
+from gateway.tokens import CHECKS, Tokens
 from tests.support.issuer import Issuer, SigningKey, private_key, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
@@ -547,7 +548,7 @@ async def test_the_memory_is_bounded(build: Build) -> None:
     door = await build(remember=10)
     tokens = [door.issuer.mint(RESOURCE, sub=f"user-{number}") for number in range(25)]
     identities = [await door.bearer(token) for token in tokens]
-    assert len(door.tokens._verified) == 10
+    assert len(door.tokens._known._verified) == 10
     assert await door.bearer(tokens[-1]) is identities[-1]
     again = await door.bearer(tokens[0])
     assert again is not identities[0]
@@ -559,7 +560,7 @@ async def test_a_refused_token_is_not_remembered(door: Door) -> None:
     for bad in ({"exp": 1}, {"nbf": int(time.time()) + 900}, {"sub": ""}):
         await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, **bad)}")
     await door.refuses(f"Bearer {door.issuer.mint(OTHER)}")
-    assert not door.tokens._verified
+    assert not door.tokens._known._verified
 
 
 def forged(token: str, nth: int = 0) -> str:
@@ -602,13 +603,13 @@ async def test_a_false_signature_is_checked_once(build: Build, checked: list[str
     for nth in range(1, 20):
         await door.refuses(f"Bearer {forged(token, nth)}")
     assert len(checked) == 21
-    assert len(door.tokens._hopeless) == 3
+    assert len(door.tokens._known._hopeless) == 3
     await door.refuses(f"Bearer {forged(token)}")
     assert len(checked) == 22, "pushed out, so looked at again"
     where = {"issuers": frozenset({"https://other.example.com"})}
     assert "issuer" in (await door.refuses(f"Bearer {forged(token)}", **where)).detail
     await door.tokens.close()
-    assert not door.tokens._hopeless
+    assert not door.tokens._known._hopeless
 
 
 async def test_a_known_token_is_not_kept_waiting_by_forged_ones(door: Door, checked: list[str]) -> None:
@@ -671,7 +672,7 @@ async def test_what_changes_while_a_token_waits_for_its_check_counts(
     door: Door, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """G5: a token is judged at the moment at which its signature is checked, not at that at which it came."""
-    source = next(iter(door.tokens._issuers.values())).keys
+    source = next(iter(door.tokens.issuers.by_name.values())).keys
     take = door.tokens._turns.take
 
     async def waiting() -> None:
@@ -697,7 +698,7 @@ async def test_what_changes_while_a_token_waits_for_its_check_counts(
             "key": "the token's key was withdrawn before its signature was checked",
         }
         assert (await door.refuses(token)).detail == told[change]
-    assert bool(door.tokens._verified) == (change == "nothing")
+    assert bool(door.tokens._known._verified) == (change == "nothing")
 
 
 @pytest.fixture
@@ -725,7 +726,7 @@ async def test_an_expired_token_is_read_once(build: Build, read: list[bytes]) ->
     assert "expired" in (await door.refuses(f"Bearer {old}")).detail
     for nth in range(20):
         await door.refuses(f"Bearer {door.issuer.mint(RESOURCE, exp=1, jti=str(nth))}")
-    assert len(door.tokens._hopeless) == 3
+    assert len(door.tokens._known._hopeless) == 3
 
 
 async def test_a_token_that_is_known_to_be_expired_is_refused_as_if_it_were_read(
@@ -744,7 +745,7 @@ async def test_a_token_that_is_known_to_be_expired_is_refused_as_if_it_were_read
     assert fewer == 7, "what was said for this resource, to be the only one or not, is known for nothing else"
     door.issuer.keys[0] = signing_key("ES256", 1, kid=door.issuer.keys[0].kid)
     door.issuer.write(door.file)
-    assert await next(iter(door.tokens._issuers.values())).keys.refresh()
+    assert await next(iter(door.tokens.issuers.by_name.values())).keys.refresh()
     assert "expired" in (await door.refuses(f"Bearer {old}")).detail
     assert len(read) == fewer + 1, "its key is another one now"
 

@@ -12,13 +12,16 @@ import pytest
 
 import gateway.contract.identity
 import gateway.contract.strict_json
+import gateway.issuers
 import gateway.keys
+import gateway.remembered
 import gateway.signatures
 import gateway.tokens
 from gateway.contract.refusals import Refusal, Refused
+from gateway.issuers import IssuerSettings
 from gateway.keys import Upkeep
 from gateway.signatures import _read_short_header
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import Tokens
 from tests.support.issuer import Issuer, JwksServer, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
@@ -27,7 +30,9 @@ ROOMS = frozenset(
     for module in (
         gateway.contract.identity,
         gateway.contract.strict_json,
+        gateway.issuers,
         gateway.keys,
+        gateway.remembered,
         gateway.signatures,
         gateway.tokens,
     )
@@ -133,13 +138,15 @@ STEPS = (
     "gateway.tokens._bearer",
     "gateway.tokens.sha256",
     "gateway.tokens.read_compact",
-    "gateway.tokens.strict_object",
-    "gateway.tokens._check_type",
+    "gateway.issuers.strict_object",
+    "gateway.issuers.Issuer.check_type",
     "gateway.tokens.Turns.take",
     "gateway.tokens.check_signature",
     "gateway.tokens.identity_from_claims",
     "gateway.keys.KeySource.find",
     "gateway.keys.KeySource._pick",
+    "gateway.remembered.Remembered.find",
+    "gateway.remembered.Remembered.recall",
     "gateway.tokens.Tokens._judge",
     "gateway.tokens.Tokens._verify",
     "gateway.signatures.read_strictly",
@@ -176,10 +183,10 @@ async def test_jwt_12_only_true_is_true(
 async def test_jwt_12_before_start_nobody_is_known(tmp_path: Path, issuer: Issuer) -> None:
     """A room that was not started has no keys: not ready, 503."""
     room = Tokens([IssuerSettings(issuer=issuer.name, jwks_file=issuer.write(tmp_path / "jwks.json"))])
-    assert not room.ready
+    assert not room.issuers.ready
     assert await attempt(room, issuer, issuer.mint(RESOURCE)) is Refusal.KEYS_UNAVAILABLE
     await room.start()
-    assert room.ready
+    assert room.issuers.ready
     assert await attempt(room, issuer, issuer.mint(RESOURCE)) is None
     await room.close()
 

@@ -15,8 +15,9 @@ import pytest
 
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
+from gateway.issuers import IssuerSettings
 from gateway.keys import Upkeep, discovery_urls, is_secure_url
-from gateway.tokens import IssuerSettings, Tokens
+from gateway.tokens import Tokens
 from tests.support.issuer import Issuer, JwksServer, http_head, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
@@ -87,8 +88,8 @@ async def test_keys_come_from_a_url(server: JwksServer, open_room: Open) -> None
     issuer = Issuer(keys=[signing_key("ES256"), signing_key("RS256")])
     server.routes[JWKS] = issuer.jwks()
     room = await open_room(issuer, jwks_uri=server.url + JWKS)
-    assert room.ready
-    assert room.degraded == ()
+    assert room.issuers.ready
+    assert room.issuers.degraded == ()
     for key in issuer.keys:
         for subject in ("alice", "bob"):
             token = issuer.mint(RESOURCE, key=key, sub=subject)
@@ -116,7 +117,7 @@ async def test_keys_are_discovered(server: JwksServer, open_room: Open, path: st
     server.routes[place] = json.dumps({"issuer": issuer.name, "jwks_uri": server.url + JWKS}).encode()
     server.routes[JWKS] = issuer.jwks()
     room = await open_room(issuer)
-    assert room.ready
+    assert room.issuers.ready
     assert await refusal(room, issuer, issuer.mint(RESOURCE)) is None
     assert server.url + place in discovery_urls(issuer.name)
 
@@ -143,7 +144,7 @@ async def test_discovered_metadata_must_be_the_issuer_s_own(
     server.routes["/.well-known/oauth-authorization-server"] = json.dumps(metadata).replace("{}", server.url).encode()
     server.routes[JWKS] = issuer.jwks()
     room = await open_room(issuer)
-    assert not room.ready
+    assert not room.issuers.ready
     assert server.hits[JWKS] == 0
     assert await refusal(room, issuer, issuer.mint(RESOURCE)) is Refusal.KEYS_UNAVAILABLE
 
@@ -287,12 +288,12 @@ async def test_jwt_12_keys_down_at_start(server: JwksServer, open_room: Open) ->
     await server.stop()
     room = await open_room(issuer, jwks_uri=server.url + JWKS)
     token = issuer.mint(RESOURCE)
-    assert not room.ready
-    assert room.degraded == (issuer.name,)
+    assert not room.issuers.ready
+    assert room.issuers.degraded == (issuer.name,)
     assert await refusal(room, issuer, token) is Refusal.KEYS_UNAVAILABLE
     server.routes[JWKS] = issuer.jwks()
     await server.listen()
-    await eventually(lambda: room.ready)
+    await eventually(lambda: room.issuers.ready)
     assert await refusal(room, issuer, token) is None
 
 
@@ -314,9 +315,9 @@ async def test_jwt_12_keys_down_after_start(server: JwksServer, open_room: Open)
     assert await refusal(room, issuer, remembered) is Refusal.KEYS_UNAVAILABLE
     assert await refusal(room, issuer, false) is Refusal.KEYS_UNAVAILABLE
     assert await refusal(room, issuer, issuer.mint(RESOURCE, sub="eve")) is Refusal.KEYS_UNAVAILABLE
-    assert room.degraded == (issuer.name,)
+    assert room.issuers.degraded == (issuer.name,)
     await server.listen()
-    await eventually(lambda: room.degraded == ())
+    await eventually(lambda: room.issuers.degraded == ())
     assert await refusal(room, issuer, remembered) is None
 
 
@@ -395,11 +396,11 @@ async def test_jwt_12_hostile_key_documents(server: JwksServer, open_room: Open,
     assert peak < 8 << 20
     assert server.sent < 16 << 20
     assert server.hits["/elsewhere"] == 0
-    assert not room.ready
+    assert not room.issuers.ready
     assert await refusal(room, issuer, issuer.mint(RESOURCE)) is Refusal.KEYS_UNAVAILABLE
     server.routes[JWKS] = issuer.jwks()
     if kind != "no keys that verify":  # a good document: nothing to retry, the next look is the scheduled one
-        await eventually(lambda: room.ready)
+        await eventually(lambda: room.issuers.ready)
         assert await refusal(room, issuer, issuer.mint(RESOURCE)) is None
 
 
@@ -442,8 +443,8 @@ async def test_an_issuer_that_withdraws_all_keys_is_believed(server: JwksServer,
     server.routes[JWKS] = b'{"keys":[]}'
     await refusal(room, issuer, issuer.mint(RESOURCE, header={"kid": "unknown"}))
     assert await refusal(room, issuer, token) is Refusal.KEYS_UNAVAILABLE
-    assert room.degraded == (issuer.name,)
-    assert room.ready, "one issuer's trouble does not take the gateway from everybody else"
+    assert room.issuers.degraded == (issuer.name,)
+    assert room.issuers.ready, "one issuer's trouble does not take the gateway from everybody else"
 
 
 async def test_a_caller_that_goes_away_does_not_stop_the_refresh(server: JwksServer, open_room: Open) -> None:
@@ -510,7 +511,7 @@ async def test_a_broken_file_keeps_good_keys(tmp_path: Path, open_room: Open, da
     if damage == "a directory":
         file.rmdir()
     file.write_bytes(good)
-    await eventually(lambda: room.degraded == ())
+    await eventually(lambda: room.issuers.degraded == ())
     assert await refusal(room, issuer, token) is None
 
 
@@ -518,9 +519,9 @@ async def test_a_file_that_comes_late_is_found(tmp_path: Path, open_room: Open) 
     """A gateway that starts before its key file is there becomes ready when it comes."""
     issuer = Issuer()
     room = await open_room(issuer, jwks_file=tmp_path / "jwks.json")
-    assert not room.ready
+    assert not room.issuers.ready
     issuer.write(tmp_path / "jwks.json")
-    await eventually(lambda: room.ready)
+    await eventually(lambda: room.issuers.ready)
 
 
 async def test_closing_ends_the_watch(server: JwksServer) -> None:
