@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, SupportsBytes
+from typing import Any, Final, SupportsBytes
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, values
@@ -19,6 +19,15 @@ from gateway.contract.headers import METHODS
 from gateway.contract.passage import Passage
 from gateway.contract.record import log_fields
 from gateway.logs import RequestLog, describe_error
+from gateway.signals.carried_counts import (
+    AuditFigures,
+    CarriedCounters,
+    PolicyFigures,
+    Rooms,
+    SessionFigures,
+    ShadowFigures,
+    StreamFigures,
+)
 from gateway.signals.durations import BOUNDS, Durations, Spread, server_seconds
 from gateway.signals.replica_counts import ReplicaCounters
 from gateway.signals.traces import Traces
@@ -56,39 +65,6 @@ def count_in_seat(seat: int) -> None:
 
 TLS_RESULTS: Final = ("completed", "failed", "late", "gone", "plain", "displaced")
 """How a connection to the TLS listener can begin (gateway/door/threshold.py)."""
-
-
-class AuditFigures(Protocol):
-    """What the audit sink counts by itself since its start."""
-
-    commits: int
-    failures: int
-    lost: int
-
-    @property
-    def folded(self) -> int:
-        """Refusals beyond the rate: what is of one kind shares a record."""
-        ...
-
-
-class SessionFigures(Protocol):
-    """What the sessions at servers of earlier revisions count by themselves."""
-
-    opened: int
-    lost: int
-
-
-class StreamFigures(Protocol):
-    """What the relayed streams count by themselves since the start."""
-
-    dropped: int
-
-
-class ShadowFigures(Protocol):
-    """What the policy's shadow counts by itself since the start."""
-
-    judged: int
-    dropped: int
 
 
 class CountedPolicy(Around):
@@ -161,30 +137,8 @@ class Telemetry:
         self._errands = {event: errands.labels(event) for event in ERRAND_EVENTS}
         keyed = counter("keyed_calls", "Calls under idempotency keys, by what is known of their end.", ("end",))
         self._keyed = {end: keyed.labels(end) for end in KEYED_ENDS}
-        self._carried: tuple[tuple[Counter, str], ...] = (
-            (counter("policy_seconds", "Time spent waiting for the policy's answers."), "policy_seconds"),
-            (counter("policy_remembered", "Questions answered by what was decided before."), "policy_remembered"),
-            (counter("shadow_judged", "Questions that the candidate was asked."), "shadow_judged"),
-            (counter("shadow_dropped", "Questions that found no room or no candidate."), "shadow_dropped"),
-            (counter("audit_commits", "Commits to the audit file."), "commits"),
-            (counter("audit_failures", "Commits that failed or took too long."), "failures"),
-            (counter("audit_records_lost", "Records without a caller that found no room."), "lost"),
-            (
-                counter("audit_refusals_folded", "Refusals beyond the rate, which share a record with their kind."),
-                "folded",
-            ),
-            (counter("notifications_dropped", "Notifications that nobody had asked for."), "dropped"),
-            (counter("spans_sent", "Spans that the receiver of traces has taken."), "spans_sent"),
-            (counter("spans_lost", "Spans that found no room on their way there."), "spans_lost"),
-            (counter("log_lines_lost", "Log lines that nobody took."), "lines"),
-            (counter("upstream_sessions_opened", "Sessions opened at servers of earlier revisions."), "opened"),
-            (
-                counter("upstream_sessions_lost", "Sessions that such a server did not know any more."),
-                "sessions_lost",
-            ),
-        )
+        self._carried = CarriedCounters(registry)
         self.replicas = ReplicaCounters(registry)
-        self._seen = dict.fromkeys((name for _, name in self._carried), 0.0)
         self._children: dict[tuple[str, str, str, str], Any] = {}
 
     def concluded(self, passage: Passage, record: Mapping[str, Any]) -> None:
@@ -289,32 +243,13 @@ class Telemetry:
     def carry_over(
         self,
         audit: AuditFigures,
-        policy: CountedPolicy,
+        policy: PolicyFigures,
         sessions: SessionFigures,
         streams: StreamFigures,
         shadow: ShadowFigures | None = None,
     ) -> None:
         """Bring the counters up to what the rooms counted by themselves since they were opened."""
         spans = self.traces.spans if self.traces is not None else None
-        now = {
-            "spans_sent": spans.sent if spans else 0,
-            "spans_lost": spans.lost if spans else 0,
-            "policy_seconds": policy.seconds,
-            "policy_remembered": policy.remembered,
-            "commits": audit.commits,
-            "failures": audit.failures,
-            "lost": audit.lost,
-            "folded": audit.folded,
-            "lines": self._lines.lost,
-            "opened": sessions.opened,
-            "sessions_lost": sessions.lost,
-            "dropped": streams.dropped,
-            "shadow_judged": shadow.judged if shadow else 0,
-            "shadow_dropped": shadow.dropped if shadow else 0,
-        }
-        for counter, name in self._carried:
-            if (more := now[name] - self._seen[name]) > 0:
-                counter.inc(more)
-                self._seen[name] = now[name]
+        self._carried.carry_over(Rooms(audit, policy, sessions, streams, self._lines, spans, shadow))
         self._rooms.carry_over()
         self._latency.carry_over()

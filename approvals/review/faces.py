@@ -32,7 +32,6 @@ MOST_OF_A_STEP = 80
 AROUND = 60
 MOST_CHANGES = 60
 MOST_RUNS = 100
-DECIDING = ("approve", "deny")
 
 HINTS: Mapping[str, tuple[str, str]] = {
     "readOnlyHint": ("only reads", "changes things"),

@@ -77,7 +77,6 @@ class Charts:
     totals: Mapping[str, int]
     tools: Sequence[Row]
     reasons: Sequence[Row]
-    step_s: int
 
 
 class Tally:
@@ -125,7 +124,7 @@ class Tally:
             totals.update(counts)
         return Charts(
             [self._column(at, counts, number, most) for at, counts in enumerate(counted)],
-            most, totals, _rows(self._tools), _rows(self._reasons), self._step,
+            most, totals, _rows(self._tools), _rows(self._reasons),
         )  # fmt: skip
 
     def _column(self, at: int, counts: Counts, number: int, most: int) -> Column:
