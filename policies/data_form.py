@@ -7,13 +7,27 @@ caller is denied. Everything is looked at from the data alone; docs/policy.md ex
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import date
-from difflib import get_close_matches
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from policies.forms import (
+    At,
+    Check,
+    Fault,
+    among,
+    clean_then,
+    each_of,
+    is_number,
+    is_text,
+    list_of,
+    matches,
+    object_of,
+    one_that,
+    rows_of,
+    up_to,
+)
 from policies.verdict import MAX_COUNT, MAX_MIN_APPROVERS, MAX_TTL_S, MAX_USES
 
 SECTIONS: Final = ("tools", "prompts", "resources", "methods")
@@ -26,131 +40,17 @@ _CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]\Z|24:00\Z")
 _PATH = re.compile(r"[A-Za-z0-9._~/ @+=,()-]*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong at `pointer` (RFC 6901, into `data.json`), and how to mend it."""
-
-    pointer: str
-    what: str
-    mend: str
-
-
-class At:
-    """A place in the data."""
-
-    def __init__(self, *steps: str | int) -> None:
-        self.steps = steps
-
-    def __truediv__(self, step: str | int) -> At:
-        return At(*self.steps, step)
-
-    def fault(self, what: str, mend: str) -> Fault:
-        """A fault here."""
-        return Fault("".join("/" + str(s).replace("~", "~0").replace("/", "~1") for s in self.steps), what, mend)
-
-
-Check = Callable[[At, Any], Iterator[Fault]]
-
-
 def find_faults(data: Any) -> Iterator[Fault]:
     """All that is wrong with a `data.json` by itself; each mistake once, where it was made."""
-    yield from _object({"servers": _each(_server)})(At(), data)
+    yield from object_of({"servers": each_of(_server)})(At(), data)
 
 
-# ------------------------------------------------------------------ forms
-
-
-def _object(members: Mapping[str, Check], needed: Sequence[str] = ()) -> Check:
-    def check(at: At, value: Any) -> Iterator[Fault]:
-        if not isinstance(value, dict):
-            yield at.fault("is not an object", "write { … }")
-            return
-        for name, found in value.items():
-            if name in members:
-                yield from members[name](at / name, found)
-            else:
-                close = get_close_matches(name, members, 1, 0.6)
-                mend = f"write {close[0]!r}" if close else f"one of {', '.join(members)}, or nothing"
-                yield (at / name).fault("is no member that the rules know: what has it is denied", mend)
-        for name in needed:
-            if name not in value:
-                yield at.fault(f"has no {name!r}", f"add {name!r}")
-
-    return check
-
-
-def _each(check: Check) -> Check:
-    def each(at: At, value: Any) -> Iterator[Fault]:
-        if not isinstance(value, dict):
-            yield at.fault("is not an object", "write { … }")
-            return
-        for name, one in value.items():
-            yield from check(at / name, one)
-
-    return each
-
-
-def _list(is_one: Callable[[Any], bool], form: str, *, least: int = 0) -> Check:
-    def check(at: At, value: Any) -> Iterator[Fault]:
-        if not isinstance(value, list):
-            yield at.fault("is not a list", f"write [ … ], {form}")
-            return
-        if len(value) < least:
-            yield at.fault("is empty, so nothing ever fits it", f"name {form}, or leave it out")
-        for place, one in enumerate(value):
-            if not is_one(one):
-                yield (at / place).fault(f"is not {form}", f"write {form}")
-
-    return check
-
-
-def _one(is_one: Callable[[Any], bool], form: str) -> Check:
-    def check(at: At, value: Any) -> Iterator[Fault]:
-        if not is_one(value):
-            yield at.fault(f"is not {form}", f"write {form}")
-
-    return check
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and pattern.match(value) is not None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _up_to(most: int) -> Check:
-    return _one(lambda value: type(value) is int and 1 <= value <= most, f"an integer from 1 to {most}")
-
-
-def _among(*words: Any) -> Check:
-    return _one(lambda value: any(type(value) is type(word) and value == word for word in words), f"one of {words}")
-
-
-_text = _one(_is_text, "a text")
-_truth = _one(lambda value: isinstance(value, bool), "true or false")
-_number = _one(_is_number, "a number")
-_texts = _list(_is_text, "texts", least=1)
-_scopes = _list(_matches(_SCOPE), "one scope each (no blank within)")
-_pointers = _list(_matches(_POINTER), "JSON pointers, each beginning with /")
-
-
-# ------------------------------------------------------------------ parts
-
-
-def _clean(check: Check, then: Check) -> Check:
-    """`then`, only where `check` finds nothing: one mistake is told once."""
-
-    def both(at: At, value: Any) -> Iterator[Fault]:
-        found = list(check(at, value))
-        yield from found or then(at, value)
-
-    return both
+_text = one_that(is_text, "a text")
+_truth = one_that(lambda value: isinstance(value, bool), "true or false")
+_number = one_that(is_number, "a number")
+_texts = list_of(is_text, "texts", least=1)
+_scopes = list_of(matches(_SCOPE), "one scope each (no blank within)")
+_pointers = list_of(matches(_POINTER), "JSON pointers, each beginning with /")
 
 
 def _usable_window(at: At, window: dict[str, Any]) -> Iterator[Fault]:
@@ -180,42 +80,35 @@ def _has_zone(name: str) -> bool:
         return False
 
 
-_window = _clean(
-    _object(
+_window = clean_then(
+    object_of(
         {
             "description": _text,
-            "days": _list(lambda day: day in DAYS, f"days, of {' '.join(DAYS)}", least=1),
-            "from": _one(_matches(_CLOCK), "HH:MM"),
-            "until": _one(_matches(_CLOCK), "HH:MM"),
-            "first_day": _one(_is_day, "YYYY-MM-DD"),
-            "last_day": _one(_is_day, "YYYY-MM-DD"),
-            "zone": _one(_is_zone, "a time zone's name (Europe/Berlin)"),
+            "days": list_of(lambda day: day in DAYS, f"days, of {' '.join(DAYS)}", least=1),
+            "from": one_that(matches(_CLOCK), "HH:MM"),
+            "until": one_that(matches(_CLOCK), "HH:MM"),
+            "first_day": one_that(_is_day, "YYYY-MM-DD"),
+            "last_day": one_that(_is_day, "YYYY-MM-DD"),
+            "zone": one_that(_is_zone, "a time zone's name (Europe/Berlin)"),
         }
     ),
     _usable_window,
 )
 
 
-def _hours(at: At, value: Any) -> Iterator[Fault]:
-    yield from _list(lambda one: isinstance(one, dict), "windows", least=1)(at, value)
-    for place, one in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(one, dict):
-            yield from _window(at / place, one)
-
-
-_budget = _object(
+_budget = object_of(
     {
         "description": _text,
-        "count": _up_to(MAX_COUNT),
-        "window_s": _up_to(MAX_TTL_S),
-        "per": _among("subject", "client", "tenant", "all"),
+        "count": up_to(MAX_COUNT),
+        "window_s": up_to(MAX_TTL_S),
+        "per": among("subject", "client", "tenant", "all"),
     },
     ("count", "window_s"),
 )
 
 
 def _budgets(at: At, value: Any) -> Iterator[Fault]:
-    yield from _each(_budget)(at, value)
+    yield from each_of(_budget)(at, value)
     for name in value if isinstance(value, dict) else ():
         if not _NAME.match(name):
             yield (at / name).fault("is no budget's name", "use a-z, 0-9, _ . - only, at most 64 of them")
@@ -237,15 +130,15 @@ def _usable_rule(at: At, rule: dict[str, Any]) -> Iterator[Fault]:
         yield at.fault("wants a number that is a text: nothing fits", f"leave out {' and '.join(sorted(texts))}")
 
 
-_rule = _clean(
-    _object(
+_rule = clean_then(
+    object_of(
         {
             "description": _text,
             "optional": _truth,
             "each": _truth,
-            "one_of": _list(lambda _: True, "values", least=1),
-            "within": _list(_is_text, "folders", least=1),
-            "sql": _among("read_only"),
+            "one_of": list_of(lambda _: True, "values", least=1),
+            "within": list_of(is_text, "folders", least=1),
+            "sql": among("read_only"),
             "at_least": _number,
             "at_most": _number,
         }
@@ -255,35 +148,28 @@ _rule = _clean(
 
 
 def _arguments(at: At, value: Any) -> Iterator[Fault]:
-    yield from _each(_rule)(at, value)
+    yield from each_of(_rule)(at, value)
     for pointer in value if isinstance(value, dict) else ():
         if not pointer.startswith("/") or not _POINTER.match(pointer):
             yield (at / pointer).fault("is no JSON pointer to an argument", f"write {'/' + pointer.lstrip('/')!r}")
 
 
-_step = _object(
+_step = object_of(
     {
-        "argument": _one(lambda one: _matches(_POINTER)(one) and one != "", "a JSON pointer: /amount"),
+        "argument": one_that(lambda one: matches(_POINTER)(one) and one != "", "a JSON pointer: /amount"),
         "above": _number,
-        "min_approvers": _up_to(MAX_MIN_APPROVERS),
+        "min_approvers": up_to(MAX_MIN_APPROVERS),
     },
     ("argument", "above", "min_approvers"),
 )
-_grant = _object(
+_grant = object_of(
     {
-        "schema": _one(lambda schema: isinstance(schema, dict), "a JSON Schema, an object"),
-        "uses": _up_to(MAX_USES),
-        "ttl_s": _up_to(MAX_TTL_S),
+        "schema": one_that(lambda schema: isinstance(schema, dict), "a JSON Schema, an object"),
+        "uses": up_to(MAX_USES),
+        "ttl_s": up_to(MAX_TTL_S),
     },
     ("schema", "uses", "ttl_s"),
 )
-
-
-def _steps(at: At, value: Any) -> Iterator[Fault]:
-    yield from _list(lambda one: isinstance(one, dict), "steps")(at, value)
-    for place, one in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(one, dict):
-            yield from _step(at / place, one)
 
 
 def _usable_approval(at: At, approval: dict[str, Any]) -> Iterator[Fault]:
@@ -307,17 +193,17 @@ def _usable_approval(at: At, approval: dict[str, Any]) -> Iterator[Fault]:
         )
 
 
-_approval = _clean(
-    _object(
+_approval = clean_then(
+    object_of(
         {
             "needed": _truth,
-            "approvers": _list(_matches(re.compile(r"(?:user|group|scope):.")), "user:…, group:… or scope:…"),
-            "min_approvers": _up_to(MAX_MIN_APPROVERS),
-            "uses": _up_to(MAX_USES),
-            "ttl_s": _up_to(MAX_TTL_S),
-            "answers": _among("covered", "again"),
+            "approvers": list_of(matches(re.compile(r"(?:user|group|scope):.")), "user:…, group:… or scope:…"),
+            "min_approvers": up_to(MAX_MIN_APPROVERS),
+            "uses": up_to(MAX_USES),
+            "ttl_s": up_to(MAX_TTL_S),
+            "answers": among("covered", "again"),
             "grant": _grant,
-            "steps": _steps,
+            "steps": rows_of(_step, "steps"),
         }
     ),
     _usable_approval,
@@ -328,10 +214,10 @@ _both: dict[str, Check] = {
     "scopes": _scopes,
     "environments": _texts,
     "tenants": _texts,
-    "hours": _hours,
+    "hours": rows_of(_window, "windows", least=1),
 }
 _plain: dict[str, Check] = _both | {
-    "effect": _among("read", "write"),
+    "effect": among("read", "write"),
     "approval": _approval,
     "clear": _pointers,
     "mask": _pointers,
@@ -362,7 +248,7 @@ def _usable_entry(section: str) -> Check:
 
 
 def _entry(section: str) -> Check:
-    check = _clean(_object(_called if section in CALLED else _plain), _usable_entry(section))
+    check = clean_then(object_of(_called if section in CALLED else _plain), _usable_entry(section))
 
     def closed_or(at: At, value: Any) -> Iterator[Fault]:
         if value is not False:
@@ -371,4 +257,4 @@ def _entry(section: str) -> Check:
     return closed_or
 
 
-_server = _object(_both | {"budgets": _budgets} | {section: _each(_entry(section)) for section in SECTIONS})
+_server = object_of(_both | {"budgets": _budgets} | {section: each_of(_entry(section)) for section in SECTIONS})

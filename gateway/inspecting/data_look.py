@@ -24,7 +24,7 @@ from gateway.inspecting.finding import Finding
 from gateway.lobbies import catalog_lobby
 from gateway.plan import Plan
 from gateway.upstream.port import UpstreamFault
-from policies.data_form import Fault
+from policies.forms import Fault
 
 DATA = "mcp/authz/data.json"
 

@@ -16,7 +16,8 @@ from approvals.ticket import Unapprovable
 from gateway.config import ServerSettings, Settings
 from gateway.contract.methods import METHODS
 from gateway.contract.resources import Reach
-from policies.data_form import SECTIONS, At, Fault, find_faults
+from policies.data_form import SECTIONS, find_faults
+from policies.forms import At, Fault
 
 _PLAIN = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*\Z")
 BY_NAME = {"tools/call": "tools", "prompts/get": "prompts", "resources/read": "resources"}
