@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def door_of(command: str, audit_place: Callable[[Path], Place]) -> object:
     """What the group of commands of this name gets as `ctx.obj`. Its room is loaded here, and no other."""
     if command == "approvals":
-        from approvals.commands import LocalDoor  # noqa: PLC0415 - see cli.House
+        from approvals.clerks import LocalDoor  # noqa: PLC0415 - see cli.House
 
         return LocalDoor(open_desk, database=database_of)
     if command == "pins":

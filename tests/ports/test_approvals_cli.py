@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from approvals import ahead
 from approvals.approvers import local_person
-from approvals.commands import LocalDoor, approvals
+from approvals.clerks import LocalDoor
+from approvals.commands import approvals
 from approvals.desk import Desk
 from approvals.printing import paragraph, plain
 from approvals.ticket import StoreUnavailable

@@ -23,7 +23,8 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from approvals.commands import LocalDoor, approvals
+from approvals.clerks import LocalDoor
+from approvals.commands import approvals
 from approvals.database import migrate
 from approvals.revisions import FIRST, FOLDER, Standing, bring_up, chain, known, look, newest
 from approvals.schema import metadata
