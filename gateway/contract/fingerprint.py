@@ -108,18 +108,7 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
     answers that were approved are so for one leg of one conversation.
     """
     meta = bound_meta(call, volatile_meta)
-    name = call.name or ""
-    parts: dict[str, str] = {
-        "issuer": identity.issuer,
-        "subject": identity.subject,
-        "client": identity.client_id,
-        "server": server.name,
-        "resource": server.resource,
-        "environment": server.environment,
-        "method": call.method,
-        "name": name,
-        "arguments": _sha256(call.arguments),
-    }
+    parts = _who_asks_for_what(identity, server, call) | {"arguments": _sha256(call.arguments)}
     shown: dict[str, Any] = {}
     if call.input_responses is not None:
         parts["inputResponses"] = _sha256(call.input_responses)
@@ -128,8 +117,6 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         parts["requestState"] = _sha256(opened.value)
         parts["leg"] = str(opened.leg)
         parts["use"] = "" if opened.use is None else opened.use.use_id
-    if identity.tenant:
-        parts["tenant"] = identity.tenant
     if meta:
         parts["_meta"] = _sha256(meta)
         shown["_meta"] = meta
@@ -141,7 +128,7 @@ def describe_effect(  # noqa: PLR0917 - all that an effect is made of
         resource=server.resource,
         environment=server.environment,
         method=call.method,
-        name=name,
+        name=parts["name"],
         arguments=call.arguments,
         digest=digest(parts),
         tool_digest=tool.digest if tool is not None else "",
@@ -177,7 +164,13 @@ def describe_grant(
 
     `vary` is `{schema, bounds}`. Its digest is that of no call. Raises `Refused(PARAMS_INVALID)` like `effect_text`.
     """
-    name = call.name or ""
+    parts = _who_asks_for_what(identity, server, call) | {"vary": _sha256(vary)}
+    whole = describe_effect(identity, server, replace(call, arguments={}), tool, frozenset())
+    return replace(whole, digest=digest(parts), shown_meta={}, vary=vary)
+
+
+def _who_asks_for_what(identity: Identity, server: Server, call: Call) -> dict[str, str]:
+    """What every effect is made of, a grant's as well; the tenant where the caller has one."""
     parts = {
         "issuer": identity.issuer,
         "subject": identity.subject,
@@ -186,13 +179,9 @@ def describe_grant(
         "resource": server.resource,
         "environment": server.environment,
         "method": call.method,
-        "name": name,
-        "vary": _sha256(vary),
+        "name": call.name or "",
     }
-    if identity.tenant:
-        parts["tenant"] = identity.tenant
-    whole = describe_effect(identity, server, replace(call, arguments={}), tool, frozenset())
-    return replace(whole, digest=digest(parts), shown_meta={}, vary=vary)
+    return parts | {"tenant": identity.tenant} if identity.tenant else parts
 
 
 def _sha256(value: Any) -> str:

@@ -214,15 +214,12 @@ def commands(plan: Plan) -> dict[str, Act]:
             kept = {key: value for key, value in os.environ.items() if not key.startswith("OSTIARY_EVIDENCE_")}
             process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE, env=kept)
             try:
-                async with asyncio.timeout(ACT_S):
-                    said, _ = await process.communicate()
+                said = await _said_by(process)
             except TimeoutError:
-                process.kill()
-                await process.wait()
                 raise PlanInvalid(f"acts.{name}: took longer than {ACT_S:.0f} s") from None
             if process.returncode:
                 raise PlanInvalid(f"acts.{name}: ended with {process.returncode}")
-            return said[:MOST_SAID]
+            return said
 
         return run
 
@@ -241,13 +238,22 @@ async def ostiary(words: tuple[str, ...]) -> tuple[int, str]:
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
+        said = await _said_by(process)
+    except TimeoutError:
+        raise NotHere(f"ostiary {words[0]}: took longer than {ACT_S:.0f} s") from None
+    return process.returncode or 0, said.decode(errors="replace")
+
+
+async def _said_by(process: asyncio.subprocess.Process) -> bytes:
+    """What it writes, at most `MOST_SAID` bytes, once it has ended. Raises `TimeoutError` for one that was killed."""
+    try:
         async with asyncio.timeout(ACT_S):
             said, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise NotHere(f"ostiary {words[0]}: took longer than {ACT_S:.0f} s") from None
-    return process.returncode or 0, said[:MOST_SAID].decode(errors="replace")
+        raise
+    return said[:MOST_SAID]
 
 
 def lines_of(said: bytes) -> list[dict[str, Any]]:
