@@ -7,15 +7,15 @@ waits beyond its deadline, none is lost when a process dies; the queue is bounde
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from dataclasses import dataclass
 
 from policies import frames
-from policies.bundles import DECISION, Bundle
+from policies.bundles import Bundle
 from policies.memory import Memory
-from policies.process import LOAD_S, Evaluator, Question, start_evaluator
-from policies.verdict import PolicyUnavailable, read_verdict
+from policies.process import Evaluator, Question
+from policies.starting import Starter
+from policies.verdict import PolicyUnavailable
 
 # What one evaluator holds: enough that it is never idle between two small questions, and little that would be judged
 # twice when it gets stuck. A big question is not followed by another one until it is answered.
@@ -25,7 +25,6 @@ TICK_S = 0.005
 STUCK_S = 0.01  # after this long with one question, the others of that evaluator are handed on
 GROWTH = 3  # the pool may become this many times as big while evaluations take long
 CALM_S = 30.0  # after this long without a jam, what the pool grew by is ended again
-LONGEST_BACKOFF_S = 5.0
 STRIKES = 2  # evaluators that may die on one question before it is given up
 
 
@@ -55,23 +54,13 @@ class Generation:
         self.memory = Memory()
         """What this bundle decided for any arguments; it ends with the generation."""
         self._bounds = bounds
-        self._load = {
-            "modules": [[module.name, module.text] for module in bundle.modules],
-            "data": bundle.data,
-            "rule": DECISION,
-            "checks": checks,
-            "memory_bytes": bounds.memory_bytes,
-            "vet": True,
-        }
+        self._starter = Starter(bundle, checks, bounds.memory_bytes, self, self._join)
         self._evaluators: list[Evaluator] = []
         self._retired: list[Evaluator] = []
         self._ending: list[Evaluator] = []
-        self._loading: dict[Evaluator, asyncio.Future[None]] = {}
-        self._starts: set[asyncio.Task[None]] = set()
         self._waiting: deque[Question] = deque()
         self._waiting_bytes = 0
         self._next_ident = 0
-        self._failures = 0  # evaluators in a row that ended without one answer
         self._closed = False
         self._tick: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
@@ -92,14 +81,9 @@ class Generation:
 
     async def start(self) -> None:
         """Start all evaluators. Raises `PolicyUnavailable` with the first one's reason when one can't judge."""
-        results = await asyncio.gather(
-            *(self._start_one() for _ in range(self._bounds.evaluators)), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                await self.close()
-                raise result
-        self._load["vet"] = False  # the same text for every later one, which should be there soon
+        for failure in await self._starter.start_first(self._bounds.evaluators):
+            await self.close()
+            raise failure
 
     async def ask(self, text: bytes) -> bytes:
         """The input document -> the decision as JSON text. Raises `PolicyUnavailable`, `Undecided` by the rules."""
@@ -137,10 +121,8 @@ class Generation:
         for timer in (self._tick, self._shrinking):
             if timer is not None:
                 timer.cancel()
-        for task in self._starts:
-            task.cancel()
-        await asyncio.gather(*self._starts, return_exceptions=True)
-        everyone = [*self._evaluators, *self._retired, *self._loading]
+        await self._starter.close()
+        everyone = [*self._evaluators, *self._retired, *self._starter.loading]
         for question in [*self._waiting, *(question for evaluator in everyone for question in evaluator.asked)]:
             _refuse(question, "the policy engine was closed")
         self._waiting.clear()
@@ -158,7 +140,7 @@ class Generation:
     def heard(self, evaluator: Evaluator, kind: int, ident: int, payload: bytes) -> None:
         """A frame of a child. Anything out of order ends that child: an answer is never given to another question."""
         if not evaluator.loaded:
-            self._finish_loading(evaluator, kind, payload)
+            self._starter.heard(evaluator, kind, payload)
             return
         if not evaluator.asked or evaluator.asked[0].ident != ident or kind not in (frames.ANSWER, frames.FAILED):
             evaluator.kill()
@@ -167,7 +149,7 @@ class Generation:
         evaluator.asked_bytes -= len(question.text)
         evaluator.answers += 1
         evaluator.stuck = False
-        self._failures = 0
+        self._starter.failures = 0
         if not question.answered.done():
             if kind == frames.ANSWER:
                 question.answered.set_result(payload)
@@ -184,9 +166,7 @@ class Generation:
     def lost(self, evaluator: Evaluator) -> None:
         """A child is gone: its first question is asked once more, the others as if they had never been sent."""
         self._ending.append(evaluator)
-        loading = self._loading.pop(evaluator, None)
-        if loading is not None and not loading.done():
-            loading.set_exception(PolicyUnavailable("an evaluator ended while it loaded the bundle"))
+        self._starter.lost(evaluator)
         for pool in (self._evaluators, self._retired):
             if evaluator in pool:
                 pool.remove(evaluator)
@@ -200,7 +180,7 @@ class Generation:
                 _refuse(head, "evaluators died on this question")
         self._take_back(evaluator, 0)
         if evaluator.loaded and not evaluator.retired:
-            self._failures = 0 if evaluator.answers else self._failures + 1
+            self._starter.failures = 0 if evaluator.answers else self._starter.failures + 1
             self._replace()
         self._hand_out(now)
         if self._tick is None:
@@ -315,8 +295,8 @@ class Generation:
         if not stuck or stuck < len(self._evaluators):
             return
         self._jammed_at = self._loop.time()
-        if stuck < GROWTH * self._bounds.evaluators and not self._starts:
-            self._begin(0.0)
+        if stuck < GROWTH * self._bounds.evaluators and not self._starter.under_way:
+            self._starter.begin(at_once=True)
 
     def _shrink(self) -> None:
         """Once all has been calm for a while, end what the pool grew by, as far as it has nothing to do."""
@@ -333,65 +313,20 @@ class Generation:
                 evaluator.hang_up()
         self._shrinking = self._loop.call_at(max(calm_at, now + CALM_S / 4), self._shrink)
 
-    # Processes
+    # Who comes and goes
 
-    def _replace(self) -> None:
-        if len(self._evaluators) + len(self._starts) < self._bounds.evaluators:
-            self._begin(min(LONGEST_BACKOFF_S, 0.05 * 2**self._failures) if self._failures > 1 else 0.0)
-
-    def _begin(self, delay: float) -> None:
-        task = self._loop.create_task(self._keep_starting(delay))
-        self._starts.add(task)
-        task.add_done_callback(self._starts.discard)
-
-    async def _keep_starting(self, delay: float) -> None:
-        while True:
-            await asyncio.sleep(delay)
-            try:
-                await self._start_one()
-            except PolicyUnavailable:
-                self._failures += 1
-                delay = min(LONGEST_BACKOFF_S, 0.05 * 2**self._failures)
-            else:
-                return
-
-    async def _start_one(self) -> None:
-        try:
-            evaluator = await start_evaluator(self)
-        except OSError as error:
-            raise PolicyUnavailable(f"no evaluator could be started: {error.strerror}") from error
-        loaded = self._loading[evaluator] = self._loop.create_future()
-        evaluator.send(frames.LOAD, 0, json.dumps(self._load).encode())
-        try:
-            async with asyncio.timeout(LOAD_S):
-                await loaded
-        except TimeoutError:
-            evaluator.kill()
-            raise PolicyUnavailable(f"the bundle did not load and answer within {LOAD_S:g} s") from None
-        except BaseException:
-            evaluator.kill()
-            raise
-
-    def _finish_loading(self, evaluator: Evaluator, kind: int, payload: bytes) -> None:
-        loading = self._loading.pop(evaluator, None)
-        if loading is None or loading.done():
-            return
-        try:
-            if kind != frames.LOADED:
-                raise PolicyUnavailable(payload.decode(errors="replace"))
-            for answer in json.loads(payload)["checks"]:
-                read_verdict(json.loads(answer), self.revision)
-        except (PolicyUnavailable, ValueError, KeyError) as error:
-            loading.set_exception(error if isinstance(error, PolicyUnavailable) else PolicyUnavailable(str(error)))
-            return
-        evaluator.loaded = True
+    def _join(self, evaluator: Evaluator) -> None:
+        """It has loaded the bundle, and is asked from now on."""
         if self._bounds.background:
             evaluator.demote()
         self._evaluators.append(evaluator)
         if self._shrinking is None and len(self._evaluators) > self._bounds.evaluators:
             self._shrinking = self._loop.call_later(CALM_S, self._shrink)
-        loading.set_result(None)
         self._hand_out(self._loop.time())
+
+    def _replace(self) -> None:
+        if len(self._evaluators) + self._starter.under_way < self._bounds.evaluators:
+            self._starter.begin()
 
     def _reap(self) -> None:
         self._ending = [evaluator for evaluator in self._ending if evaluator.process.poll() is None]
