@@ -28,6 +28,12 @@ from gateway.webhooks import Webhook, make_webhook
 from gateway.wires.pem import Files
 from gateway.wires.statements import StatementKey, Stating, read_statement_keys
 
+LISTENER: Final = "listen.tls"
+"""The setting that is about the listener's wire."""
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110, 5.6.2."""
+
 _PASSWORD: Final = re.compile(r"(?<=:)[^/]*(?=@)|(?<=password=)[^&]*")
 """In a database's URL, in both places in which one can stand."""
 
@@ -98,6 +104,45 @@ def _server(settings: Settings, name: str) -> Server:
         past="" if server.legacy_servers == "off" else server.legacy_servers,
         extensions=frozenset(server.extensions),
         reach=None if server.resources.allow is None else Reach(server.resources.allow),
+    )
+
+
+def _issuers(settings: Settings) -> tuple[IssuerSettings, ...]:
+    return tuple(
+        IssuerSettings(
+            issuer=issuer.issuer,
+            algorithms=issuer.algorithms,
+            jwks_uri=issuer.jwks_uri,
+            jwks_file=issuer.jwks_file,
+            token_types=issuer.token_types,
+            tenant_claim=issuer.tenant_claim,
+            groups_claim=issuer.groups_claim,
+        )
+        for issuer in settings.identity.issuers
+    )
+
+
+def _approvals(settings: Settings) -> Server:
+    """The approvals API, as a resource that tokens are made for."""
+    return Server(
+        name="approvals",
+        path="/approvals",
+        resource=settings.approvals_resource,
+        metadata_url=settings.base_url + metadata_path("/approvals"),
+        issuers=frozenset(settings.approvals.issuers or (issuer.issuer for issuer in settings.identity.issuers)),
+        scopes=("approvals:read", "approvals:request", "approvals:decide"),
+    )
+
+
+def _door(settings: Settings) -> DoorLimits:
+    limits = settings.limits
+    return DoorLimits(
+        head_bytes=limits.head_bytes,
+        head_lines=limits.head_lines,
+        body_bytes=limits.body_bytes,
+        head_s=limits.head_s,
+        body_s=limits.body_s,
+        quiet_s=limits.keep_alive_s,
     )
 
 
@@ -207,20 +252,14 @@ def _webhooks(settings: Settings) -> tuple[Webhook, ...]:
     return tuple(made.values())
 
 
-LISTENER: Final = "listen.tls"
-"""The setting that is about the listener's wire."""
-
-_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A header's name (RFC 9110, 5.6.2)."""
-
-
 def _otlp_headers(settings: Settings, variable: str, setting: str) -> dict[str, str]:
     """`NAME=VALUE` pairs, separated by commas."""
     if not variable:
         return {}
     parts = [part.partition("=") for part in settings.secret(variable, setting).split(",")]
     if not all(
-        _TOKEN.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable() for name, _, value in parts
+        _HEADER_NAME.fullmatch(name.strip()) and value.isascii() and value.strip().isprintable()
+        for name, _, value in parts
     ):
         raise ConfigError(f"{setting}: {variable} does not hold NAME=VALUE, separated by commas")
     return {name.strip(): value.strip() for name, _, value in parts}
@@ -266,19 +305,7 @@ def make_plan(settings: Settings, texts: Mapping[str, str] | None = None) -> Pla
 
     `texts`: the SHA-256 of each file that it was read from.
     """
-    limits, traces = settings.limits, settings.telemetry.traces
-    issuers = tuple(
-        IssuerSettings(
-            issuer=issuer.issuer,
-            algorithms=issuer.algorithms,
-            jwks_uri=issuer.jwks_uri,
-            jwks_file=issuer.jwks_file,
-            token_types=issuer.token_types,
-            tenant_claim=issuer.tenant_claim,
-            groups_claim=issuer.groups_claim,
-        )
-        for issuer in settings.identity.issuers
-    )
+    issuers, traces = _issuers(settings), settings.telemetry.traces
     audit_text = settings.secret(settings.audit.hmac_key_env, "audit.hmac_key_env")
     seal_text = settings.secret(settings.seals.keys_env, "seals.keys_env")
     audit_keys = AuditKeys(audit_text, settings.audit.hmac_key_env)
@@ -286,18 +313,10 @@ def make_plan(settings: Settings, texts: Mapping[str, str] | None = None) -> Pla
     if set(audit_keys.keys) & set(seal_keys):
         # Who compares values in the record would be able to open tickets and make states.
         raise ConfigError("audit.hmac_key_env and seals.keys_env: the audit and the seals must not share a key")
-    approvals = Server(
-        name="approvals",
-        path="/approvals",
-        resource=settings.approvals_resource,
-        metadata_url=settings.base_url + metadata_path("/approvals"),
-        issuers=frozenset(settings.approvals.issuers or (issuer.issuer for issuer in issuers)),
-        scopes=("approvals:read", "approvals:request", "approvals:decide"),
-    )
     return Plan(
         settings=settings,
         servers={server.path: _server(settings, name) for name, server in settings.servers.items()},
-        approvals=approvals,
+        approvals=_approvals(settings),
         sign_in=tuple(_client(settings, client) for client in settings.sign_in.clients) if settings.sign_in else (),
         issuers=issuers,
         targets={name: _target(settings, name) for name in settings.servers},
@@ -311,14 +330,7 @@ def make_plan(settings: Settings, texts: Mapping[str, str] | None = None) -> Pla
         registry_token=_registry_token(settings),
         database=settings.database_url,
         hosts=accepted_hosts(settings.public_url, settings.listen.host, settings.listen.port, settings.allowed_hosts),
-        door=DoorLimits(
-            head_bytes=limits.head_bytes,
-            head_lines=limits.head_lines,
-            body_bytes=limits.body_bytes,
-            head_s=limits.head_s,
-            body_s=limits.body_s,
-            quiet_s=limits.keep_alive_s,
-        ),
+        door=_door(settings),
         webhooks=_webhooks(settings),
         wires=_wires(settings),
         statement_keys=tuple(key for name in settings.servers for key in _statement_keys(settings, name)),
