@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any
@@ -28,8 +27,8 @@ from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
 from gateway.challenge import Challenge, Challenges
 from gateway.config import Settings
-from gateway.contract.identity import close_implications
-from gateway.contract.record import Redactor, admin_record
+from gateway.contract.identity import Implications, close_implications
+from gateway.contract.record import Redactor
 from gateway.contract.refusals import Refusal, Refused
 from gateway.contract.stream import StreamLimits
 from gateway.control import is_control_path
@@ -52,6 +51,7 @@ from gateway.opening import (
     Office,
     Record,
     argument_rules,
+    check_key_files,
     make_prompts,
     open_desk,
     open_examiner,
@@ -86,7 +86,7 @@ from gateway.upstream.figures import gauges
 from gateway.upstream.http import HttpUpstream
 from gateway.upstream.legacy import LegacyUpstream
 from gateway.wires.watching import Wires
-from policies.port import Engine
+from policies.port import Engine, Policy
 from policies.shadow import Shadow
 
 Scope = MutableMapping[str, Any]
@@ -150,75 +150,66 @@ class House:
 
     async def _open_rooms(self) -> None:
         plan, settings, limits, opened = self._plan, self._plan.settings, self._plan.settings.limits, self._open
-        self._telemetry.traces = open_traces(plan, opened)
-        self._record = record = await open_record(plan, opened, self._telemetry.told)
-        self._sink = sink = record.sink
-        self._office = office = await open_desk(
-            plan, record, record.journal(self._redactor, self._telemetry.moved), opened
-        )
-        self._store, desk = office.store, office.desk
-        shelf = await self._take_over(office)
-        self._policy = policy = make_engine(plan, lambda to: tell_replaced(to, self._telemetry.replaced, sink.note))
-        await open_policy(plan, policy, opened)
-        for issuer in plan.issuers:
-            # One that is away for a moment can come back; a file that is not there was never meant.
-            if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
-                raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
-        self._tokens = tokens = await open_tokens(plan, opened)
         telemetry = self._telemetry
-
-        def tell(act: str, facts: Mapping[str, Any]) -> None:
-            sink.note(admin_record(act, facts=facts))
-
-        self._pins = pins = await open_pins(plan, tell, telemetry.deviated, opened)
-        self._wires = wires = await open_wires(plan, tell, telemetry.certified, opened)
+        telemetry.traces = open_traces(plan, opened)
+        self._record = record = await open_record(plan, opened, telemetry.told)
+        self._sink = sink = record.sink
+        journal = record.journal(self._redactor, telemetry.moved)
+        self._office = office = await open_desk(plan, record, journal, opened)
+        self._store = office.store
+        shelf = await self._take_over(office)
+        self._policy = policy = make_engine(plan, lambda to: tell_replaced(to, telemetry.replaced, sink.note))
+        await open_policy(plan, policy, opened)
+        check_key_files(plan)
+        self._tokens = tokens = await open_tokens(plan, opened)
+        self._pins = pins = await open_pins(plan, record.tell, telemetry.deviated, opened)
+        self._wires = wires = await open_wires(plan, record.tell, telemetry.certified, opened)
         self._http, self._upstream = _, upstream = await open_upstream(plan, opened, wires)
-        definitions, prompts = Definitions(argument_rules(plan), pins), make_prompts(plan)
-        catalog = Catalog(upstream, definitions=definitions, prompts=prompts)
+        definitions = Definitions(argument_rules(plan), pins)
+        catalog = Catalog(upstream, definitions=definitions, prompts=make_prompts(plan))
         opened.push_async_callback(catalog.close)
-        self._notices = notices = Notices(upstream, catalog.expire, self._telemetry.list_changed)
+        self._notices = notices = Notices(upstream, catalog.expire, telemetry.list_changed)
         catalog.attend = notices.attend
         opened.push_async_callback(notices.close)
-        seals, handles = Seals(plan.seal_keys), Handles(plan.seal_keys)
         self._key_seen = first_seen(plan.seal_keys, settings.audit.file, settings.seals.since)
         self._counted = counted = CountedPolicy(policy, telemetry)
         judging, self._shadow = await opened.enter_async_context(
-            shadowed(plan, counted, self._sink.writer, telemetry.differed)
+            shadowed(plan, counted, sink.writer, telemetry.differed)
         )
-        implications = close_implications(settings.identity.scope_implies)
         self._streams = streams = Streams(limits.subscriptions, limits.subscriptions_per_subject)
         opened.callback(streams.close)
-        answers = Answers(
-            judging, seals, handles, definitions, prompts, state_s=settings.seals.state_s, left_out=catalog.left_out
-        )
+        implications = close_implications(settings.identity.scope_implies)
+        self._corridor = corridor = self._make_corridor(judging, catalog, shelf, implications)
+        opened.push_async_callback(corridor.delivery.drain)
+        self._edge = Edge(corridor, plan.servers, plan.door, plan.hosts)
+        behind = Behind(plan, corridor, office.desk, office.store, tokens, implications, sink)
+        self._control = await open_control(behind, opened)
+        self._upkeep = upkeep = Upkeep(plan, office.desk, office.store, shelf, self._keyed)
+        upkeep.start()
+        opened.push_async_callback(upkeep.close)
+        self._courier = open_courier(plan, office, record, telemetry.attempted, opened)
+        examiner = open_examiner(plan, upstream, catalog)
+        self._registry = watch_registry(plan, examiner, record, telemetry.compared, opened)
+
+    def _make_corridor(self, judging: Policy, catalog: Catalog, shelf: Shelf, implies: Implications) -> Corridor:
+        """All rooms of it; none of this opens anything."""
+        plan, settings, limits = self._plan, self._plan.settings, self._plan.settings.limits
+        telemetry, desk = self._telemetry, self._office.desk
+        seals, handles = Seals(plan.seal_keys), Handles(plan.seal_keys)
         volatile_meta = frozenset(settings.approvals.volatile_meta)
         repeats = Repeats(self._keyed, volatile_meta, settings.idempotency.outcome_bytes, telemetry.keyed)
-        delivery = Delivery(
-            upstream,
-            answers,
-            desk,
-            sink,
-            self._redactor,
-            telemetry,
-            stream_limits=StreamLimits(event_bytes=limits.event_bytes),
-            streams=streams,
-            rewriters=(keep_within_reach, tell_of_tasks),
-            repeats=repeats,
-        )
-        opened.push_async_callback(delivery.drain)
+        delivery = self._make_delivery(judging, catalog, seals, handles, repeats)
         self._runs = Runs(shelf, delivery, result_bytes=limits.held_result_bytes, count=telemetry.errand)
         errands = Errands(shelf, desk, handles, self._runs, count=telemetry.errand)
-        grants = Grants(implications)
-        budgets = Budgets(self._make_counter())
         self._turnstile = Turnstile(limits.at_once_per_subject, limits.requests_per_subject, limits.burst_per_subject)
-        self._corridor = Corridor(
-            tokens=tokens,
+        return Corridor(
+            tokens=self._tokens,
             catalog=catalog,
             policy=judging,
             desk=desk,
             challenges=Challenges(desk, {Challenge.ELICITATION: Elicitation(seals), Challenge.TASK: errands.take_in}),
-            grants=grants,
-            budgets=budgets,
+            grants=Grants(implies),
+            budgets=Budgets(self._make_counter()),
             turnstile=self._turnstile,
             repeats=repeats,
             holding=Holding(desk, settings.approvals.hold_s, most=max(1, limits.concurrent // 4)),
@@ -226,25 +217,33 @@ class House:
             seals=seals,
             handles=handles,
             eras=Eras(Sessions(plan.seal_keys, limits.legacy_session_s)),
-            sink=sink,
+            sink=self._sink,
             delivery=delivery,
             redactor=self._redactor,
-            implications=implications,
+            implications=implies,
             observer=telemetry,
             traces=telemetry.traces,
             volatile_meta=volatile_meta,
             concurrent=limits.concurrent,
         )
-        self._edge = Edge(self._corridor, plan.servers, plan.door, plan.hosts)
-        self._control = await open_control(
-            Behind(plan, self._corridor, desk, office.store, tokens, implications, sink), opened
+
+    def _make_delivery(
+        self, judging: Policy, catalog: Catalog, seals: Seals, handles: Handles, repeats: Repeats
+    ) -> Delivery:
+        state_s, event_bytes = self._plan.settings.seals.state_s, self._plan.settings.limits.event_bytes
+        told = (catalog.definitions, catalog.prompts)
+        return Delivery(
+            self._upstream,
+            Answers(judging, seals, handles, *told, state_s=state_s, left_out=catalog.left_out),
+            self._office.desk,
+            self._sink,
+            self._redactor,
+            self._telemetry,
+            stream_limits=StreamLimits(event_bytes=event_bytes),
+            streams=self._streams,
+            rewriters=(keep_within_reach, tell_of_tasks),
+            repeats=repeats,
         )
-        self._upkeep = upkeep = Upkeep(plan, desk, office.store, shelf, self._keyed)
-        upkeep.start()
-        opened.push_async_callback(upkeep.close)
-        self._courier = open_courier(plan, office, record, telemetry.attempted, opened)
-        examiner = open_examiner(plan, upstream, catalog)
-        self._registry = watch_registry(plan, examiner, record, telemetry.compared, opened)
 
     def _make_counter(self) -> Counter:
         """Who counts the policy's limits: a worker's own memory is enough only where it is the one worker."""

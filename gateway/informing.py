@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 import structlog
 
 from approvals.notify import DEAD, Attempt, Courier
-from gateway.contract.record import admin_record
 from gateway.opening import Office, Record
 from gateway.plan import Plan
 from gateway.webhooks import WebhookSender
@@ -30,7 +29,7 @@ def open_courier(plan: Plan, office: Office, record: Record, count: Count, opene
                 "attempts": message.attempts, "why": attempt.why,
             }  # fmt: skip
             log.error("webhook_given_up", about=message.event, **facts)  # a line's own event is its name
-            record.sink.note(admin_record("webhook_given_up", facts={**facts, "event": message.event}))
+            record.tell("webhook_given_up", {**facts, "event": message.event})
 
     sender = WebhookSender(plan.webhooks)
     opened.push_async_callback(sender.close)

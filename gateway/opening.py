@@ -6,6 +6,7 @@ The house (app.py) opens all of them; the lobbies (lobbies.py) what a local admi
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -80,6 +81,10 @@ class Record:
     async def act(self, act: str, by: str, facts: Mapping[str, Any]) -> None:
         """Write an administrator's act down. Durable when it returns; raises `AuditUnavailable`."""
         await self.sink.append(admin_record(act, by, facts))
+
+    def tell(self, act: str, facts: Mapping[str, Any]) -> None:
+        """Write down what the gateway did by itself. It joins the next commit; nobody waits for it."""
+        self.sink.note(admin_record(act, facts=facts))
 
     def journal(
         self, redactor: Redactor, moved: Callable[[Transition], None] = lambda _: None
@@ -237,6 +242,13 @@ async def open_tokens(plan: Plan, opened: AsyncExitStack) -> Tokens:
     return tokens
 
 
+def check_key_files(plan: Plan) -> None:
+    """Raises `CannotStart`: an issuer that is away for a moment can come back, a file that is not there can't."""
+    for issuer in plan.issuers:
+        if issuer.jwks_file is not None and not os.access(issuer.jwks_file, os.R_OK):
+            raise CannotStart(f"identity.issuers: {issuer.issuer}: jwks_file {issuer.jwks_file} can't be read")
+
+
 def make_tokens(plan: Plan) -> Tokens:
     """The issuers and their keys, not yet loaded."""
     settings = plan.settings
@@ -344,13 +356,9 @@ def watch_registry(
     plan: Plan, examiner: Examiner, record: Record, count: Compared, opened: AsyncExitStack
 ) -> RegistryWatch:
     """The scheduled check: of all workers that start one here, the one that has the chair makes it."""
-
-    def journal(act: str, facts: Mapping[str, Any]) -> None:
-        record.sink.note(admin_record(act, facts=facts))
-
     file = plan.settings.audit.file
     chair, interval_s = Chair(file.with_name(f"{file.name}.registry")), plan.settings.registry.interval_s
-    watch = RegistryWatch(subjects_of(plan), examiner, chair, interval_s, journal, count)
+    watch = RegistryWatch(subjects_of(plan), examiner, chair, interval_s, record.tell, count)
     watch.start()
     opened.push_async_callback(watch.close)
     return watch
