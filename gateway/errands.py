@@ -128,15 +128,15 @@ class Errands:
             return
         if call.method == "tasks/cancel":
             await self._cancel(task, identity)
-            raise _answer(call, {"resultType": "complete"})
+            raise _answered(call, {"resultType": "complete"})
         if call.method == "tasks/update":
-            await self._answer(task, call, identity)
+            await self._keep_answers(task, call, identity)
         errand, says = await self._go_on(task, passage, identity, received, house)
         if call.method == "tasks/update":
-            raise _answer(call, {"resultType": "complete"})
+            raise _answered(call, {"resultType": "complete"})
         if errand.stage is Stage.RELAYED:  # since this poll came in: the next one is for its server
-            raise _answer(call, told(replace(errand, stage=Stage.RUNNING), task.handle, RUNS, call))
-        raise _answer(call, told(errand, task.handle, says, call))
+            raise _answered(call, told(replace(errand, stage=Stage.RUNNING), task.handle, RUNS, call))
+        raise _answered(call, told(errand, task.handle, says, call))
 
     async def _look(self, task: Task) -> tuple[Errand, Filed | None]:
         found = await self.shelf.look(task.errand)
@@ -181,7 +181,7 @@ class Errands:
 
     # What its owner asks for
 
-    async def _answer(self, task: Task, call: Call, identity: Identity) -> None:
+    async def _keep_answers(self, task: Task, call: Call, identity: Identity) -> None:
         """Keep the answers to what is open; what answers nothing is ignored, as the extension has it.
 
         They become part of what was approved for one client, so nobody else gives them. Raises `Refused`.
@@ -243,5 +243,5 @@ class Errands:
         return RUNS if why == "in_flight" else "The call was approved."
 
 
-def _answer(call: Call, result: dict[str, Any]) -> Answered:
+def _answered(call: Call, result: dict[str, Any]) -> Answered:
     return Answered(orjson.dumps({"jsonrpc": "2.0", "id": call.envelope.id, "result": result}))

@@ -17,8 +17,7 @@ import orjson
 from approvals.ticket import Covers, Granted, Terms
 from gateway.contract.admission import policy_input
 from gateway.contract.arguments import Contract
-from gateway.contract.identity import Implications
-from gateway.contract.identity import covers as missing
+from gateway.contract.identity import Implications, missing_scopes
 from gateway.contract.passage import Call, Identity, Server, Tool
 from gateway.contract.schemas import Unusable
 from policies.port import Policy
@@ -89,7 +88,7 @@ class Grants:
         if call.kind != "tool" or call.goes_on:
             return None
 
-        async def covers(vary: Mapping[str, Any]) -> Granted | None:
+        async def grant_of(vary: Mapping[str, Any]) -> Granted | None:
             if not await self.admits(vary["schema"], call, closed=True):
                 return None
             if not await self.admits(vary["bounds"], call, closed=False):
@@ -99,10 +98,10 @@ class Grants:
             bounds = None if verdict.approval is None else verdict.approval.grant
             if verdict.effect is not Effect.APPROVE or bounds is None:
                 return None
-            if missing(identity.scopes, verdict.scopes, self.implications):
+            if missing_scopes(identity.scopes, verdict.scopes, self.implications):
                 return None
             if not await self.admits(bounds, call, closed=False):
                 return None
             return Granted(read_terms(verdict), verdict.mask)
 
-        return covers
+        return grant_of

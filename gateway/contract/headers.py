@@ -181,31 +181,22 @@ def _call(
     meta = envelope.meta
     extra_meta = {} if meta.keys() <= PROTOCOL_META else {key: meta[key] for key in meta if key not in PROTOCOL_META}
     if method.mirrored is None:
-        shown = {key: value for key, value in given.items() if key != "_meta"}
-        return Call(
-            envelope,
-            method.kind,
-            envelope.method,
-            None,
-            shown,
-            capabilities,
-            None,
-            None,
-            extra_meta,
-            params,
-            task_ids,
-        )
-    if not given.keys() <= method.members and given.keys() - method.members != {REMOVED.get(envelope.method)}:
+        name = state = answers = None
+        arguments = {key: value for key, value in given.items() if key != "_meta"}
+    elif given.keys() <= method.members or given.keys() - method.members == {REMOVED.get(envelope.method)}:
+        name, arguments = given[method.mirrored], given.get("arguments", {})
+        state, answers = given.get("requestState"), given.get("inputResponses")
+    else:
         raise Refused(Refusal.PARAMS_INVALID, "params has a member that the method does not define")
     return Call(
         envelope,
         method.kind,
         envelope.method,
-        given[method.mirrored],
-        given.get("arguments", {}),
+        name,
+        arguments,
         capabilities,
-        given.get("requestState"),
-        given.get("inputResponses"),
+        state,
+        answers,
         extra_meta,
         params,
         task_ids,

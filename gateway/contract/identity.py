@@ -86,7 +86,7 @@ def _groups(value: Any) -> frozenset[str]:
 
 
 def close_implications(scope_implies: Mapping[str, Iterable[str]]) -> Implications:
-    """`scope_implies` of the configuration -> its transitive closure, turned round for `covers`. Cycles are fine."""
+    """`scope_implies` of the configuration, closed transitively and turned round. Cycles are fine."""
     granted_by: dict[str, set[str]] = {}
     for scope in scope_implies:
         reached, open_ends = {scope}, [scope]
@@ -100,7 +100,7 @@ def close_implications(scope_implies: Mapping[str, Iterable[str]]) -> Implicatio
     return {scope: frozenset(granters) for scope, granters in granted_by.items() if len(granters) > 1}
 
 
-def covers(held: frozenset[str], required: Sequence[str], implies: Implications) -> tuple[str, ...]:
+def missing_scopes(held: frozenset[str], required: Sequence[str], implies: Implications) -> tuple[str, ...]:
     """The scopes of `required` that `held` neither contains nor implies, in order; empty when all are covered."""
     if held.issuperset(required):
         return ()
@@ -115,8 +115,7 @@ def require_scopes(identity: Identity, required: Sequence[str], implies: Implica
     Its `data["requiredScopes"]` names all that the operation needs, held ones included, so that the client can ask
     for a token that will do; the reply puts them into the challenge's `scope`.
     """
-    missing = covers(identity.scopes, required, implies)
-    if missing:
+    if missing := missing_scopes(identity.scopes, required, implies):
         raise Refused(
             Refusal.SCOPE_INSUFFICIENT,
             f"missing scopes: {' '.join(missing)}",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.contract.identity import (
     close_implications,
-    covers,
     identity_from_claims,
+    missing_scopes,
     read_audience,
     read_time,
     require_scopes,
@@ -179,15 +179,15 @@ def test_a_scope_may_imply_others() -> None:
         "files:list": ("files:write", "files:read"),
         "files": ("files:write", "files:read", "files:list"),
     }.items():
-        assert covers(frozenset({held}), ("files:write", "files:read", "files:list"), implies) == missing
+        assert missing_scopes(frozenset({held}), ("files:write", "files:read", "files:list"), implies) == missing
 
 
 def test_a_circle_of_implications_ends() -> None:
     """Scopes that imply each other are one scope under several names."""
     implies = close_implications({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["d"]})
     for held in "abc":
-        assert covers(frozenset({held}), ("a", "b", "c"), implies) == ()
-    assert covers(frozenset("abc"), ("d",), implies) == ("d",)
+        assert missing_scopes(frozenset({held}), ("a", "b", "c"), implies) == ()
+    assert missing_scopes(frozenset("abc"), ("d",), implies) == ("d",)
 
 
 SCOPES = st.sampled_from("abcdef")
@@ -204,7 +204,7 @@ def test_implications_are_the_transitive_closure(
         if not more:
             break
         reached |= more
-    missing = covers(held, tuple(required), close_implications(scope_implies))
+    missing = missing_scopes(held, tuple(required), close_implications(scope_implies))
     assert missing == tuple(scope for scope in required if scope not in reached)
 
 
