@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from approvals.shelf import Shelf
 from approvals.store import Store
 from approvals.tally import Tally
 from gateway.answers import Answers, keep_within_reach
+from gateway.asgi import Asgi, Receive, Scope, Send
 from gateway.audit.commits import GroupCommit
 from gateway.budgets import Budgets, Counter, MemoryTally, OneOfSeveral
 from gateway.catalog import Catalog
@@ -88,11 +89,6 @@ from gateway.upstream.legacy import LegacyUpstream
 from gateway.wires.watching import Wires
 from policies.port import Engine, Policy
 from policies.shadow import Shadow
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 
 def build(settings: Settings, *, workers: int = 1, texts: Mapping[str, str] | None = None) -> House:

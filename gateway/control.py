@@ -8,24 +8,20 @@ data plane, and every refusal is a record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import orjson
 
 from approvals.approvers import Person
 from approvals.review.visitors import RECORD_SCOPE
+from gateway.asgi import Asgi, Message, Receive, Scope, Send
 from gateway.contract.identity import resource_metadata
 from gateway.contract.passage import Identity, Reply, Server
 from gateway.contract.refusals import Refusal, Refused
 from gateway.door.framing import DOOR
 from gateway.wires.statements import StatementKey, jwk_set
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 TurnAway = Callable[[Refused], Awaitable[Reply]]
 """Records a refusal and renders it."""
 

@@ -7,9 +7,10 @@ asks for it. The client going away cancels what is done for it, and no stream is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, Protocol
 
+from gateway.asgi import Receive, Scope, Send
 from gateway.contract.passage import Arrival, Received, Reply, Server, values_of
 from gateway.contract.quirks import Quirk
 from gateway.contract.refusals import Refusal, Refused
@@ -17,10 +18,6 @@ from gateway.door.foreign import ForeignDoor
 from gateway.door.framing import DOOR, DoorLimits, Headers
 from gateway.media import accepts_both_answers, accepts_json, is_identity, is_json_in_utf8
 from gateway.origins import cors_headers, preflight_headers
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 TIMER_EARLY_S: Final = 0.01  # a loop's timers may fire a little before their time

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.contract.strict_json import NotStrict
-from gateway.keys import KeySource, Upkeep, from_discovery, from_file, from_url, is_secure_url
+from gateway.keys import KeySource, KeyUpkeep, from_discovery, from_file, from_url, is_secure_url
 from gateway.serving.plain import load_plain
 from gateway.signatures import ALGORITHMS, Signed, check_signature, invalid, read_compact, strict_object
 
@@ -98,7 +98,7 @@ class Issuers:
     only grow. Raises ValueError for none, and for one that is configured twice.
     """
 
-    def __init__(self, chosen: Iterable[IssuerSettings], upkeep: Upkeep, monotonic: Callable[[], float]) -> None:
+    def __init__(self, chosen: Iterable[IssuerSettings], upkeep: KeyUpkeep, monotonic: Callable[[], float]) -> None:
         self._upkeep = upkeep
         self._monotonic = monotonic
         settings = list(chosen)

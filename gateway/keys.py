@@ -30,7 +30,7 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class KeyUpkeep:
     """How keys are kept. All in seconds but `document_bytes`.
 
     `refresh_s`: between scheduled fetches (± 10 %), `poll_s`: between looks at a local file, `cooldown_s`: between
@@ -168,7 +168,7 @@ class KeySource:
         self,
         issuer: str,
         load: Load,
-        upkeep: Upkeep,
+        upkeep: KeyUpkeep,
         *,
         interval_s: float,
         cooldown_s: float | None,

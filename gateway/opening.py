@@ -28,16 +28,13 @@ from gateway.contract.record import Redactor, admin_record, approval_record
 from gateway.contract.secret_shapes import conceal
 from gateway.definitions import ArgumentRules
 from gateway.engines import name_setting
-from gateway.pins.keeper import Counter as Deviated
-from gateway.pins.keeper import Journal as Tell
-from gateway.pins.keeper import Pins
+from gateway.pins.keeper import Deviated, Pins
 from gateway.plan import LISTENER, Plan, tls_of
 from gateway.prompts import Prompts
 from gateway.registry.chair import Chair
 from gateway.registry.client import RegistryClient
 from gateway.registry.sources import Sources
-from gateway.registry.watching import Counter as Compared
-from gateway.registry.watching import Examiner, RegistryWatch, Subject
+from gateway.registry.watching import Compared, Examiner, RegistryWatch, Subject
 from gateway.sealing import derive_keys
 from gateway.serving.plain import load_plain
 from gateway.serving.tenure import Tenure, begin_tenure
@@ -255,7 +252,7 @@ def make_tokens(plan: Plan) -> Tokens:
     return Tokens(plan.issuers, leeway_s=settings.identity.leeway_s, waiting=settings.limits.concurrent)
 
 
-async def open_pins(plan: Plan, tell: Tell, deviated: Deviated, opened: AsyncExitStack) -> Pins:
+async def open_pins(plan: Plan, tell: Journal, deviated: Deviated, opened: AsyncExitStack) -> Pins:
     """The keeper of accepted definitions. Raises `CannotStart`."""
     pins = Pins(plan.settings.pin_modes, plan.settings.pins.file, tell, deviated)
     try:

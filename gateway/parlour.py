@@ -20,10 +20,11 @@ from approvals.review.app import review_pages
 from approvals.review.asking import Told
 from approvals.review.pages import Room
 from approvals.review.visitors import Visitors
+from gateway.asgi import Asgi, Receive, Scope, Send
 from gateway.audit.place import Place
 from gateway.contract.refusals import Refused
 from gateway.contract.reply import challenge
-from gateway.control import METADATA_HEADERS, REVIEW, Asgi, Receive, Scope, Send
+from gateway.control import METADATA_HEADERS, REVIEW
 from gateway.delivery import TRANSLATED, translate
 from gateway.foresight import Foresight, person_of
 from gateway.origins import origin_of

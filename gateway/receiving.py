@@ -11,13 +11,10 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from gateway.asgi import Asgi, Receive, Scope, Send
 from gateway.control import (
-    Asgi,
     ControlDoor,
     Documents,
-    Receive,
-    Scope,
-    Send,
     metadata_documents,
     statement_documents,
 )

@@ -18,7 +18,7 @@ from gateway.contract.identity import identity_from_claims, read_audience, read_
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.issuers import Issuer, Issuers, IssuerSettings, read_claims
-from gateway.keys import Upkeep
+from gateway.keys import KeyUpkeep
 from gateway.remembered import EXPIRED, Hopeless, Remembered, Verified
 from gateway.signatures import NOT_SIGNED, TOKEN_BYTES, Key, check_signature, invalid, read_compact
 from gateway.turns import Turns
@@ -26,7 +26,7 @@ from gateway.turns import Turns
 MAX_LEEWAY_S = 60.0
 CHECKS = 8
 """Signatures that are checked in one turn of the loop: half a millisecond of ES256, four of ES384 or ES512."""
-UPKEEP = Upkeep()
+UPKEEP = KeyUpkeep()
 
 
 class Tokens:
@@ -43,7 +43,7 @@ class Tokens:
         issuers: Iterable[IssuerSettings],
         *,
         leeway_s: float = 30.0,
-        upkeep: Upkeep = UPKEEP,
+        upkeep: KeyUpkeep = UPKEEP,
         remember: int = 4096,
         remember_hopeless: int = 1024,
         waiting: int = 1000,

@@ -45,7 +45,7 @@ _GONE: Final = (0, 0, 0, 0)
 Journal = Callable[[str, Mapping[str, Any]], None]
 """Writes down what the house did: an act and its facts. Must not block."""
 
-Counter = Callable[[str, str, int], None]
+Deviated = Callable[[str, str, int], None]
 """Counts deviations: server, state, how many. Must not block."""
 
 
@@ -57,7 +57,7 @@ class Pins:
         modes: Mapping[str, Mode] | None = None,
         file: Path | None = None,
         journal: Journal = lambda _act, _facts: None,
-        count: Counter = lambda _server, _state, _tools: None,
+        count: Deviated = lambda _server, _state, _tools: None,
     ) -> None:
         self._modes = {server: mode for server, mode in (modes or {}).items() if mode != "off"}
         self._file = file if self._modes else None

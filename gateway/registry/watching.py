@@ -44,7 +44,7 @@ MOST: Final = 16
 Journal = Callable[[str, Mapping[str, Any]], None]
 """Writes down what the house found: an act and its facts. Must not block."""
 
-Counter = Callable[[str, str], None]
+Compared = Callable[[str, str], None]
 """Counts checks: server, result (`same`, `drift`, `failed`). Must not block."""
 
 
@@ -137,7 +137,7 @@ class RegistryWatch:
     chair: Chair
     interval_s: float
     journal: Journal
-    count: Counter
+    count: Compared
     clock: Callable[[], float] = time.monotonic
     _standings: dict[str, _Standing] = field(init=False)
     _task: asyncio.Task[None] | None = None

@@ -11,12 +11,11 @@ import contextlib
 import os
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import orjson
 import uvicorn
@@ -24,11 +23,9 @@ from prometheus_client import CollectorRegistry, exposition, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.asgi import Scope, Send
 from gateway.door.quiet import QuietServer
 from gateway.serving.roster import Roster, Worker
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)

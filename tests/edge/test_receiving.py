@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.control import Asgi, Documents
+from gateway.asgi import Asgi
+from gateway.control import Documents
 from gateway.receiving import Late
 
 Told = list[MutableMapping[str, Any]]

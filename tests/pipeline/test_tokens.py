@@ -18,7 +18,7 @@ import pytest
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.issuers import IssuerSettings
-from gateway.keys import Upkeep
+from gateway.keys import KeyUpkeep
 from gateway.signatures import Key, Signed, check_signature, read_compact
 from gateway.tokens import CHECKS, Tokens
 from tests.support.issuer import Issuer, SigningKey, private_key, signing_key
@@ -114,7 +114,7 @@ async def build(tmp_path: Path) -> AsyncIterator[Build]:
             leeway_s=leeway_s,
             remember=remember,
             remember_hopeless=remember_hopeless,
-            upkeep=Upkeep(poll_s=600),
+            upkeep=KeyUpkeep(poll_s=600),
             clock=lambda: time.time() + now[0],
         )
         await tokens.start()

@@ -19,7 +19,7 @@ import gateway.signatures
 import gateway.tokens
 from gateway.contract.refusals import Refusal, Refused
 from gateway.issuers import IssuerSettings
-from gateway.keys import Upkeep
+from gateway.keys import KeyUpkeep
 from gateway.signatures import _read_short_header
 from gateway.tokens import Tokens
 from tests.support.issuer import Issuer, JwksServer, signing_key
@@ -90,7 +90,7 @@ async def issuer() -> Issuer:
 async def room(server: JwksServer, issuer: Issuer) -> AsyncIterator[Tokens]:
     server.routes["/jwks"] = issuer.jwks()
     settings = IssuerSettings(issuer=issuer.name, jwks_uri=server.url + "/jwks")
-    tokens = Tokens([settings], upkeep=Upkeep(cooldown_s=0))
+    tokens = Tokens([settings], upkeep=KeyUpkeep(cooldown_s=0))
     await tokens.start()
     yield tokens
     await tokens.close()

@@ -16,13 +16,13 @@ import pytest
 from gateway.contract.passage import Identity
 from gateway.contract.refusals import Refusal, Refused
 from gateway.issuers import IssuerSettings
-from gateway.keys import Upkeep, discovery_urls, is_secure_url
+from gateway.keys import KeyUpkeep, discovery_urls, is_secure_url
 from gateway.tokens import Tokens
 from tests.support.issuer import Issuer, JwksServer, http_head, signing_key
 
 RESOURCE = "https://mcp.example.com/readonly/mcp"
 JWKS = "/jwks"
-QUICK = Upkeep(refresh_s=600, poll_s=0.05, retry_s=0.05, deadline_s=1.0)
+QUICK = KeyUpkeep(refresh_s=600, poll_s=0.05, retry_s=0.05, deadline_s=1.0)
 
 Open = Callable[..., Awaitable[Tokens]]
 
@@ -47,7 +47,7 @@ async def server() -> AsyncIterator[JwksServer]:
 async def open_room() -> AsyncIterator[Open]:
     rooms: list[Tokens] = []
 
-    async def start(issuer: Issuer, upkeep: Upkeep = QUICK, monotonic: Any = None, **settings: Any) -> Tokens:
+    async def start(issuer: Issuer, upkeep: KeyUpkeep = QUICK, monotonic: Any = None, **settings: Any) -> Tokens:
         more = {} if monotonic is None else {"monotonic": monotonic}
         room = Tokens([IssuerSettings(issuer=issuer.name, **settings)], upkeep=upkeep, **more)
         rooms.append(room)
@@ -177,7 +177,7 @@ async def test_jwt_04_a_flood_of_unknown_key_ids(server: JwksServer, open_room: 
     doesn't wait for it."""
     issuer = Issuer()
     server.routes[JWKS] = issuer.jwks()
-    room = await open_room(issuer, Upkeep(deadline_s=60), jwks_uri=server.url + JWKS)
+    room = await open_room(issuer, KeyUpkeep(deadline_s=60), jwks_uri=server.url + JWKS)
     good = [issuer.mint(RESOURCE, sub=f"user-{number}") for number in range(20)]
     flood = [issuer.mint(RESOURCE, header={"kid": f"{random.getrandbits(64):x}"}) for _ in range(1000)]
     slow = asyncio.Event()
@@ -271,7 +271,7 @@ async def test_keys_are_refreshed_on_schedule(server: JwksServer, open_room: Ope
     """Without any token the set is fetched again and again, so that a withdrawn key does not live on."""
     issuer = Issuer()
     server.routes[JWKS] = issuer.jwks()
-    room = await open_room(issuer, Upkeep(refresh_s=0.05), jwks_uri=server.url + JWKS)
+    room = await open_room(issuer, KeyUpkeep(refresh_s=0.05), jwks_uri=server.url + JWKS)
     token = issuer.mint(RESOURCE)
     assert await refusal(room, issuer, token) is None
     server.routes[JWKS] = Issuer(keys=[signing_key("ES256", 1)]).jwks()
@@ -302,7 +302,7 @@ async def test_jwt_12_keys_down_after_start(server: JwksServer, open_room: Open)
     issuer, clock = Issuer(), Clock()
     false = Issuer(keys=[signing_key("ES256", 1, kid=issuer.keys[0].kid)]).mint(RESOURCE)
     server.routes[JWKS] = issuer.jwks()
-    room = await open_room(issuer, Upkeep(refresh_s=0.02, retry_s=0.02), clock, jwks_uri=server.url + JWKS)
+    room = await open_room(issuer, KeyUpkeep(refresh_s=0.02, retry_s=0.02), clock, jwks_uri=server.url + JWKS)
     remembered, fresh = issuer.mint(RESOURCE), issuer.mint(RESOURCE, sub="bob")
     assert await refusal(room, issuer, remembered) is None
     assert await refusal(room, issuer, false) is Refusal.TOKEN_INVALID
@@ -476,7 +476,7 @@ async def test_a_changed_file_takes_effect(tmp_path: Path, open_room: Open) -> N
     issuer = Issuer()
     file = issuer.write(tmp_path / "jwks.json")
     room = await open_room(issuer, jwks_file=file)
-    assert Upkeep().poll_s <= 60
+    assert KeyUpkeep().poll_s <= 60
     old = issuer.mint(RESOURCE)
     assert await refusal(room, issuer, old) is None
     issuer.keys = [signing_key("ES256", 1)]
@@ -530,7 +530,8 @@ async def test_closing_ends_the_watch(server: JwksServer) -> None:
     server.routes[JWKS] = issuer.jwks()
     before = asyncio.all_tasks()
     room = Tokens(
-        [IssuerSettings(issuer=issuer.name, jwks_uri=server.url + JWKS)], upkeep=Upkeep(refresh_s=0.01, deadline_s=1)
+        [IssuerSettings(issuer=issuer.name, jwks_uri=server.url + JWKS)],
+        upkeep=KeyUpkeep(refresh_s=0.01, deadline_s=1),
     )
     await room.start()
     await eventually(lambda: server.hits[JWKS] > 2)
