@@ -213,38 +213,44 @@ class Counter:
         # Whoever guesses, or may not, is told so without taking the write lock from anybody.
         self._permit(verb, person, await self._store.read(lambda ledger: _look(ledger, person, ticket_id)))
 
-        async def work(ledger: Ledger) -> dict[str, Any]:
-            await ledger.hold(ticket_id)
-            now = self._clock()
-            filed = await _look(ledger, person, ticket_id)
-            self._permit(verb, person, filed)
-            if seen and not is_what_stands(filed.ticket, seen, self._store.vault, self._page_url, now):
-                raise MovedOn("stale")
-            state = standing(filed.ticket, now).state
-            if state not in rule.states:
-                raise MovedOn(state.value)
-            target = self._target(verb, person, filed)
-            if verb == "resolve":
-                if not await ledger.resolve(filed, now):
-                    raise MovedOn("nothing_unknown")
-                filed = await _look(ledger, person, ticket_id)
-            if not await ledger.decide(filed, verb, person, comment=comment, seen=seen, target=target, now=now):
-                raise MovedOn("moved")
-            waits = filed.running if filed.running is not None and filed.running.run is Run.WAITING else None
-            # A use that waits for an answer which could not be sent any more.
-            is_abandoned = waits is not None and await ledger.run(waits.use_id, Run.ABANDONED, now)
-            after = await _look(ledger, person, ticket_id)
-            await self._record(Transition(after.ticket, verb, person.by, now, comment, seen))
-            if waits is not None and is_abandoned:
-                told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waits.use_id, leg=waits.leg)
-                await self._record(told)
-            if READ in person.scopes or person.local:
-                return self._show(after, now)
-            return {"id": ticket_id, "state": standing(after.ticket, now).state.value, "done": verb}
-
-        shown = await self._store.write(work, patience_s=JOURNAL_S)
+        shown = await self._store.write(
+            lambda ledger: self._move(ledger, verb, person, ticket_id, comment=comment, seen=seen),
+            patience_s=JOURNAL_S,
+        )
         self._watch.tell(ticket_id)
         return shown
+
+    async def _move(
+        self, ledger: Ledger, verb: str, person: Person, ticket_id: str, *, comment: str, seen: str
+    ) -> dict[str, Any]:
+        """The act itself, of one moment -> what the person is shown of the ticket after it. Raises like `act`."""
+        await ledger.hold(ticket_id)
+        now = self._clock()
+        filed = await _look(ledger, person, ticket_id)
+        self._permit(verb, person, filed)
+        if seen and not is_what_stands(filed.ticket, seen, self._store.vault, self._page_url, now):
+            raise MovedOn("stale")
+        state = standing(filed.ticket, now).state
+        if state not in ACTS[verb].states:
+            raise MovedOn(state.value)
+        target = self._target(verb, person, filed)
+        if verb == "resolve":
+            if not await ledger.resolve(filed, now):
+                raise MovedOn("nothing_unknown")
+            filed = await _look(ledger, person, ticket_id)
+        if not await ledger.decide(filed, verb, person, comment=comment, seen=seen, target=target, now=now):
+            raise MovedOn("moved")
+        waits = filed.running if filed.running is not None and filed.running.run is Run.WAITING else None
+        # A use that waits for an answer which could not be sent any more.
+        is_abandoned = waits is not None and await ledger.run(waits.use_id, Run.ABANDONED, now)
+        after = await _look(ledger, person, ticket_id)
+        await self._record(Transition(after.ticket, verb, person.by, now, comment, seen))
+        if waits is not None and is_abandoned:
+            told = Transition(after.ticket, "abandoned", ITSELF, now, use_id=waits.use_id, leg=waits.leg)
+            await self._record(told)
+        if READ in person.scopes or person.local:
+            return self._show(after, now)
+        return {"id": ticket_id, "state": standing(after.ticket, now).state.value, "done": verb}
 
     def _permit(self, verb: str, person: Person, filed: Filed) -> None:
         asked = filed.ticket.asked
