@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from gateway.contract.redaction import printable, remark
+from gateway.contract.printable import printable, remark
 from policies.shadow import Difference
 from policies.verdict import Verdict
 

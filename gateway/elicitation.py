@@ -15,7 +15,7 @@ from typing import Any, Final
 from approvals.ticket import Held, Ticket
 from gateway.challenge import page_error, say_when
 from gateway.contract.passage import OpenedState, Passage, Waits
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.contract.refusals import Refusal, Refused
 from gateway.seals import Seals
 

@@ -14,8 +14,8 @@ from approvals.store import Store
 from gateway.audit.port import AuditSink
 from gateway.contract.identity import Implications
 from gateway.contract.passage import Reply
+from gateway.contract.printable import printable
 from gateway.contract.record import MAX_STRANGE_NAME, refusal_record
-from gateway.contract.redaction import printable
 from gateway.contract.refusals import Refused
 from gateway.control import caller_of, refused_as
 from gateway.pipeline import Corridor

@@ -31,7 +31,7 @@ from gateway.audit.tail import Follower, show
 from gateway.audit.trail import ChainOfFiles
 from gateway.audit.verify import Report, verify_all
 from gateway.contract.chain import Checkpoint
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 _LOOK_AGAIN_S: Final = 0.2
 

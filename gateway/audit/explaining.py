@@ -18,7 +18,7 @@ from gateway.audit.query import Query
 from gateway.audit.searching import Text
 from gateway.audit.story import MOST, Record, Story, gather, reason_of, refusal_words, tell
 from gateway.audit.trail import search
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 
 def lines_of_story(story: Story) -> Iterator[str]:

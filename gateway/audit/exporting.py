@@ -20,7 +20,7 @@ from gateway.audit.keys import anchors_of, signing_key
 from gateway.audit.place import chains_of, give_up, placed
 from gateway.audit.query import Query
 from gateway.audit.searching import asking
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 
 @click.command(short_help="Write records as signed evidence, CSV or OCSF.")

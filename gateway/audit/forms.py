@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 OCSF_VERSION: Final = "1.8.0"
 _COLUMNS: Final = (

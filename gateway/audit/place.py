@@ -15,7 +15,7 @@ from gateway.audit.checkpoints import SigningKey
 from gateway.audit.reading import Tables
 from gateway.audit.segments import list_chains
 from gateway.audit.trail import ChainOfFiles, ChainOfTable
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 AnyChain = ChainOfFiles | ChainOfTable
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,7 +17,7 @@ import orjson
 from gateway.audit.query import read_record
 from gateway.audit.segments import lines_back, lines_of, open_chain, open_slot, segments_of
 from gateway.contract.chain import MAX_LINE
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 _SEQ: Final = re.compile(rb',"seq":([1-9][0-9]{0,15}),')
 

@@ -15,7 +15,8 @@ import orjson
 from approvals.ticket import Asked, Claimed, Held, Transition
 from gateway.contract.chain import ZERO, Chain, Checkpoint, Finding, chain, verify_chain
 from gateway.contract.passage import Identity, Passage, RequestId
-from gateway.contract.redaction import AuditKeys, Redactor, printable, remark
+from gateway.contract.printable import printable, remark
+from gateway.contract.redaction import AuditKeys, Redactor
 
 __all__ = [
     "ZERO",

@@ -1,4 +1,4 @@
-"""What of a caller's data the audit may hold: shapes, sizes and keyed HMACs, and text that can't break a line.
+"""What of a caller's data the audit may hold: shapes, sizes and keyed HMACs.
 
 Invariant: no argument's value leaves here in clear unless the policy's `clear` names it and `mask` does not, and no
 member's name that is not the protocol's or the tool's own. Sizes are bounded whatever comes in (AUD-02, AUD-04).
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.contract.printable import printable
 from gateway.contract.secret_shapes import conceal, is_card_number
 
 KEY_BYTES: Final = 32
@@ -77,33 +78,6 @@ def _decode_key(text: str, where: str) -> bytes:
     if len(key) != KEY_BYTES or base64.urlsafe_b64encode(key).rstrip(b"=") != bare.encode("ascii", "replace"):
         raise ValueError(f"{where}: not 32 bytes in base64url")
     return key
-
-
-def printable(text: str, limit: int) -> str:
-    r"""`text` in printable characters only, at most `limit` of them.
-
-    Controls, line and paragraph separators, bidi and other format characters, unassigned ones, lone surrogates become
-    `\xNN`, `\uNNNN` or `\UNNNNNNNN`, a backslash `\\`: two texts never look the same (but where they were cut).
-    """
-    if len(text) <= limit and text.isprintable() and "\\" not in text:
-        return text
-    return "".join(map(_escaped, text[:limit]))[:limit]
-
-
-def _escaped(char: str) -> str:
-    if char == "\\":
-        return "\\\\"
-    if char.isprintable():
-        return char
-    point = ord(char)
-    if point <= 0xFF:
-        return f"\\x{point:02x}"
-    return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
-
-
-def remark(text: str, limit: int = 256) -> str:
-    """A room's own sentence, or a caller's own name: printable, cut, without anything that looks like a secret."""
-    return printable(conceal(text)[0], limit) if text else ""
 
 
 class Redactor:

@@ -23,7 +23,7 @@ from gateway.audit.keys import public_key
 from gateway.audit.place import give_up, place_of
 from gateway.config import ConfigError
 from gateway.config_file import load_settings
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.evidence.checks import CLASSES, Verdict
 from gateway.evidence.deployed import facts_of, log_from, published_of, secrets_of
 from gateway.evidence.excerpt import record_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.evidence.checks import CLASSES, Verdict
 
 _LONGEST: Final = 600

@@ -22,7 +22,7 @@ import structlog
 from gateway.beside import tell_if_broken
 from gateway.contract.passage import Tool
 from gateway.contract.pins import Mode, PinsUnreadable, State, read_pins
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.pins import file as files
 
 LOOK_EVERY_S: Final = 1.0

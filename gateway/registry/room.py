@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.pins import file as files
 from gateway.registry.admission import Look, accept, look
 from gateway.registry.client import RegistryClient

@@ -20,7 +20,7 @@ from gateway.beside import tell_if_broken
 from gateway.catalog import Catalog
 from gateway.contract.passage import Server
 from gateway.contract.pins import Pin, PinsUnreadable, read_pins
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.pins import file as files
 from gateway.registry.chair import Chair
 from gateway.registry.drift import Comparison, compare

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.disagreements import Group
 from gateway.rehearsal.bundles import Comparison
 from gateway.rehearsal.replay import Replay

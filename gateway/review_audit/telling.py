@@ -15,7 +15,7 @@ from gateway.audit.looking import Budget, Ended, Wanted, look, shifted
 from gateway.audit.query import Query, read_record
 from gateway.audit.story import MOST, Record, gather, place_of, reason_of
 from gateway.audit.trail import Chain
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 
 HUNTED_S: Final = 7 * 86_400.0
 AROUND_S: Final = 60.0

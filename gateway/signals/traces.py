@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from gateway.contract.headers import METHODS, PROTOCOL_VERSION
 from gateway.contract.passage import Passage
-from gateway.contract.redaction import printable
+from gateway.contract.printable import printable
 from gateway.contract.tracing import Lines, Span, begin_span
 from gateway.signals.durations import OWN_ANSWERS
 

@@ -23,6 +23,7 @@ from approvals.ticket import Claimed, Held
 from gateway.contract import redaction
 from gateway.contract.chain import MAX_LINE, ZERO, Chain, Checkpoint, chain, read_line, verify_chain
 from gateway.contract.passage import Call, Envelope, OpenedState, OpenedTasks, Passage, Task, Tool, Waits
+from gateway.contract.printable import printable, remark
 from gateway.contract.record import (
     AuditKeys,
     Redactor,
@@ -34,7 +35,7 @@ from gateway.contract.record import (
     outcome_record,
     refusal_record,
 )
-from gateway.contract.redaction import MAX_LEAVES, printable, remark
+from gateway.contract.redaction import MAX_LEAVES
 from gateway.contract.refusals import Refusal, Refused
 from policies.verdict import Effect, Verdict
 from tests.contract.walked import KEY, KEY_TEXT, REDACTOR, TOOL, ended, transition, turned_away, walked
