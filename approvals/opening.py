@@ -91,15 +91,7 @@ class Opening:
         ran: Sequence[Mapping[str, Any]] = (),
         earlier: tuple[Mapping[str, Any], ...] = (),
     ) -> Filed:
-        effect = Asked(
-            row.issuer, row.subject, row.client, row.server, row.resource, row.environment, row.method, row.name,
-            arguments=asked.arguments if asked else shown["arguments"] if shown else {},
-            digest=bond["digest"], tool_digest=row.tool_digest,
-            shown_meta=asked.shown_meta if asked else shown["meta"] if shown else {},
-            tenant=bond.get("tenant", ""),  # none in a ticket of before tickets named it
-            tool=asked.tool if asked else shown.get("tool", {}) if shown else {},  # likewise
-            vary=bond.get("vary"),
-        )  # fmt: skip
+        effect = _effect(row, bond, asked, shown)
         try:
             state = State(row.state)
             reasons, approvers, mask = (tuple(orjson.loads(text)) for text in (row.reasons, row.approvers, row.mask))
@@ -128,6 +120,24 @@ class Opening:
                 if is_at_home(person, effect.issuer, effect.tenant)
             ),
         )
+
+
+def _effect(row: Any, bond: Mapping[str, Any], asked: Asked | None, shown: Mapping[str, Any] | None) -> Asked:
+    """What the ticket is of. What is shown of it comes from `asked`, where somebody asks for just that, else from
+    what was unsealed; a ticket that was found for its state alone shows nothing.
+    """
+    if asked is not None:
+        arguments, meta, tool = asked.arguments, asked.shown_meta, asked.tool
+    elif shown is not None:
+        arguments, meta, tool = shown["arguments"], shown["meta"], shown.get("tool", {})  # older ones name no tool
+    else:
+        arguments, meta, tool = {}, {}, {}
+    return Asked(
+        row.issuer, row.subject, row.client, row.server, row.resource, row.environment, row.method, row.name,
+        arguments=arguments, digest=bond["digest"], tool_digest=row.tool_digest, shown_meta=meta,
+        tenant=bond.get("tenant", ""),  # older ones name none
+        tool=tool, vary=bond.get("vary"),
+    )  # fmt: skip
 
 
 def stated(ticket: Ticket) -> list[Any]:
