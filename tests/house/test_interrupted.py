@@ -56,12 +56,12 @@ def test_a_command_at_work_ends_by_130_without_a_word(tmp_path: Path) -> None:
         until("it reads", it_reads)
         try:
             process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE_S) == 130
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert (process.stdout.read(), process.stderr.read()) == (b"", b"\n")
         finally:
-            os.close(writing[0])
+            os.close(writing[0])  # a signal that came just before its read began is heard of when that ends
+        assert process.wait(PATIENCE_S) == 130
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert (process.stdout.read(), process.stderr.read()) == (b"", b"\n")
 
 
 def a_question(folder: Path, answer: Callable[[subprocess.Popen[bytes], int], object]) -> tuple[int, bytes]:
@@ -88,7 +88,12 @@ def a_question(folder: Path, answer: Callable[[subprocess.Popen[bytes], int], ob
 
 def test_a_command_that_asks_a_question_does_too(tmp_path: Path) -> None:
     """`init` at a terminal; the end of the input instead of an answer stays what it was: none, exit 1."""
-    code, seen = a_question(tmp_path / "new", lambda process, _: process.send_signal(signal.SIGINT))
+
+    def interrupt(process: subprocess.Popen[bytes], terminal: int) -> None:
+        process.send_signal(signal.SIGINT)
+        os.write(terminal, b"\n")  # as above: what came just before the read is heard of when that ends
+
+    code, seen = a_question(tmp_path / "new", interrupt)
     assert (code, b"Aborted" in seen, b"Traceback" in seen) == (130, False, False)
     code, seen = a_question(tmp_path / "new", lambda _, terminal: os.write(terminal, b"\x04"))
     assert (code, b"Aborted" in seen) == (1, True)
